@@ -1,0 +1,1 @@
+//! Plans priced to the byte: arena, limits, budget, verdict and inverse solve

@@ -1,0 +1,1 @@
+//! Checkpoints, tokenizers, chat templates and the zoo of architectures

@@ -1,0 +1,1 @@
+//! The executor of plans on wgpu: device, buffers, paged pool, scheduler, sampler, sessions
