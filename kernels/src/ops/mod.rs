@@ -1,0 +1,95 @@
+//! The kernels: one op is one `<op>.rs` (variant, parameters, planning function, CPU twin) beside one `<op>.wgsl`.
+
+pub mod add;
+pub mod attention;
+pub mod attention_merge;
+pub mod embed;
+pub mod gate;
+pub mod linear;
+pub mod mat_mat;
+pub mod mat_vec;
+pub mod rms_norm;
+pub mod rope_kv;
+pub mod select_rows;
+pub mod softcap;
+pub mod top_k;
+
+use crate::shader::{Access, Shader};
+use serde::{Deserialize, Serialize};
+
+/// Implements [`Shader`] for the enum by asking the variant.
+macro_rules! kernels {
+    ($($(#[$meta:meta])* $variant:ident($module:ident)),* $(,)?) => {
+        /// Every pipeline a plan can name: an op and the constants its text is generated with.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(tag = "op", rename_all = "snake_case")]
+        pub enum Kernel { $($(#[$meta])* $variant($module::Variant)),* }
+
+        impl Kernel {
+            fn shader(&self) -> &dyn Shader {
+                match self { $(Kernel::$variant(v) => v),* }
+            }
+
+            /// Kernels that between them use every text and every branch of generation: what translation and
+            /// reflection tests walk.
+            pub fn variants() -> Vec<Kernel> {
+                let mut all = Vec::new();
+                $(all.extend($module::Variant::all().into_iter().map(Kernel::$variant));)*
+                all
+            }
+        }
+
+        $(impl From<$module::Variant> for Kernel {
+            fn from(v: $module::Variant) -> Self { Kernel::$variant(v) }
+        })*
+    };
+}
+
+kernels! {
+    /// Rows of the embedding table.
+    Embed(embed),
+    /// Root-mean-square norm of rows.
+    RmsNorm(rms_norm),
+    /// Matrix × up to 8 vectors.
+    MatVec(mat_vec),
+    /// Matrix × matrix.
+    MatMat(mat_mat),
+    /// Head norms, rope and the KV write.
+    RopeKv(rope_kv),
+    /// Attention over pages.
+    Attention(attention),
+    /// Joins the splits of an attention.
+    AttentionMerge(attention_merge),
+    /// Gated activation.
+    Gate(gate),
+    /// Residual sum.
+    Add(add),
+    /// Rows whose logits are wanted.
+    SelectRows(select_rows),
+    /// `cap·tanh(x/cap)`.
+    Softcap(softcap),
+    /// The k largest logits of each row.
+    TopK(top_k),
+}
+
+impl Kernel {
+    /// A short unique name.
+    pub fn name(&self) -> String {
+        self.shader().name()
+    }
+
+    /// The WGSL module, entry point `main`.
+    pub fn wgsl(&self) -> String {
+        self.shader().wgsl()
+    }
+
+    /// Operands from binding 2 on.
+    pub fn operands(&self) -> Vec<Access> {
+        self.shader().operands()
+    }
+
+    /// Invocations of a workgroup.
+    pub fn workgroup(&self) -> u32 {
+        self.shader().workgroup()
+    }
+}

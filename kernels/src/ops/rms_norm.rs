@@ -1,0 +1,48 @@
+//! Root-mean-square norm: `out = x / sqrt(mean(x²) + eps) · (w + plus_one)`, or `out += …`.
+
+use crate::shader::{Access, Shader, Source};
+use crate::{Call, Profile};
+use serde::{Deserialize, Serialize};
+
+/// What the pipeline is generated from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Variant {}
+
+/// Sizes and places.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Args {
+    /// Values of a row.
+    pub width: u32,
+    /// Values between rows of `x`.
+    pub x_stride: u32,
+    /// Values between rows of `out`.
+    pub out_stride: u32,
+    /// Inside the root.
+    pub eps: f32,
+    /// Word offset in the vectors.
+    pub weight: u32,
+    /// The weight is stored zero-centred.
+    pub plus_one: bool,
+    /// `out += norm(x)`: a post-norm joined with the residual.
+    pub accumulate: bool,
+    /// What a row is: tokens or logit rows.
+    pub unit: crate::Unit,
+}
+
+/// Plans the dispatch. Operands: x (ReadArena), out (Write), vectors (Read).
+pub fn plan(profile: &Profile, args: &Args) -> Call {
+    let _ = (profile, args);
+    todo!()
+}
+
+impl Variant {
+    /// Variants that between them use every text.
+    pub fn all() -> Vec<Self> { Vec::new() }
+}
+
+impl Shader for Variant {
+    fn name(&self) -> String { todo!() }
+    fn wgsl(&self) -> String { todo!() }
+    fn operands(&self) -> Vec<Access> { todo!() }
+    fn workgroup(&self) -> u32 { todo!() }
+}

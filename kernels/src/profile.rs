@@ -1,0 +1,125 @@
+//! What a plan may assume of an adapter: limits, features and the tuning row. Data only; no GPU is asked here.
+
+use serde::{Deserialize, Serialize};
+
+/// The limits that shape a plan, named as WebGPU names them. Bytes unless stated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Largest buffer.
+    pub max_buffer_size: u64,
+    /// Largest storage binding.
+    pub max_storage_buffer_binding_size: u64,
+    /// Storage buffers one stage may bind (a count).
+    pub max_storage_buffers_per_shader_stage: u32,
+    /// Workgroup memory of one workgroup.
+    pub max_compute_workgroup_storage_size: u32,
+    /// Invocations of one workgroup (a count).
+    pub max_compute_invocations_per_workgroup: u32,
+    /// Workgroups a dispatch may have along one dimension (a count).
+    pub max_compute_workgroups_per_dimension: u32,
+}
+
+impl Limits {
+    /// The limits every WebGPU adapter must give.
+    pub const fn webgpu_default() -> Self {
+        Self {
+            max_buffer_size: 256 << 20,
+            max_storage_buffer_binding_size: 128 << 20,
+            max_storage_buffers_per_shader_stage: 8,
+            max_compute_workgroup_storage_size: 16 << 10,
+            max_compute_invocations_per_workgroup: 256,
+            max_compute_workgroups_per_dimension: 65_535,
+        }
+    }
+}
+
+/// How a kernel sums over the lanes of a workgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reduce {
+    /// `subgroupAdd`, then workgroup memory between subgroups (of any size, read from the built-in).
+    Subgroup,
+    /// A tree in workgroup memory.
+    Shared,
+}
+
+/// Kernel variants chosen for an adapter. They change speed only: never bytes, and results only by rounding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tuning {
+    /// Sums over lanes.
+    pub reduce: Reduce,
+    /// Invocations of a mat-vec workgroup.
+    pub mat_vec_workgroup: u32,
+    /// Weight rows one mat-vec workgroup computes.
+    pub mat_vec_rows: u32,
+    /// Whether the mat-mat stages tiles in workgroup memory (GPUs) or keeps to registers (CPU drivers).
+    pub mat_mat_shared: bool,
+    /// Invocations of the row-wise kernels (norms, sampling).
+    pub row_workgroup: u32,
+    /// Invocations of an attention workgroup.
+    pub attention_workgroup: u32,
+}
+
+/// Everything about an adapter that a plan depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    /// For people; never decides anything.
+    pub name: String,
+    /// Limits the device is opened with.
+    pub limits: Limits,
+    /// Subgroup operations may be used.
+    pub subgroups: bool,
+    /// Smallest and largest subgroup size the adapter may choose; `(1, 1)` without subgroups.
+    pub subgroup_size: (u32, u32),
+    /// A software driver: workgroup barriers are dear, lanes are few.
+    pub cpu: bool,
+    /// Floating-point operations one submit (and so one dispatch) may hold: watchdogs act per submit, and a
+    /// submit is what can be cancelled.
+    pub work_budget: u64,
+    /// Chosen variants.
+    pub tuning: Tuning,
+}
+
+impl Profile {
+    /// The plain profile: WebGPU's default limits, no subgroups, a GPU. What is priced when no adapter is named.
+    pub fn webgpu_default() -> Self {
+        Self::new("webgpu-default", Limits::webgpu_default(), None, false)
+    }
+
+    /// A profile from what an adapter states. `subgroup_size` is `None` when subgroup operations are missing or
+    /// switched off.
+    pub fn new(name: &str, limits: Limits, subgroup_size: Option<(u32, u32)>, cpu: bool) -> Self {
+        let reduce = if subgroup_size.is_some() { Reduce::Subgroup } else { Reduce::Shared };
+        let (low, high) = subgroup_size.unwrap_or((1, 1));
+        let tuning = if cpu {
+            // A barrier costs 10-30 ns per invocation on software drivers, so a workgroup is one subgroup.
+            let lanes = if subgroup_size.is_some() { low.clamp(4, 32) } else { 8 };
+            Tuning {
+                reduce,
+                mat_vec_workgroup: lanes,
+                mat_vec_rows: 8,
+                mat_mat_shared: false,
+                row_workgroup: lanes,
+                attention_workgroup: 32,
+            }
+        } else {
+            Tuning {
+                reduce,
+                mat_vec_workgroup: 64,
+                mat_vec_rows: 4,
+                mat_mat_shared: true,
+                row_workgroup: 128,
+                attention_workgroup: 64,
+            }
+        };
+        Self {
+            name: name.to_owned(),
+            limits,
+            subgroups: subgroup_size.is_some(),
+            subgroup_size: (low, high),
+            cpu,
+            work_budget: if cpu { 1 << 31 } else { 1 << 34 },
+            tuning,
+        }
+    }
+}
