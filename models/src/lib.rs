@@ -1,1 +1,7 @@
 //! Checkpoints, tokenizers, chat templates and the zoo of architectures
+
+pub mod checkpoint;
+pub mod error;
+
+pub use checkpoint::Checkpoint;
+pub use error::ModelError;

@@ -1,0 +1,290 @@
+//! Checkpoints: GGUF, safetensors (one file or shards) and bare configurations, headers only.
+//!
+//! Opening a checkpoint maps its files, reads their headers and checks that every tensor lies where the header
+//! says. Weights are touched when [`Checkpoint::data`] is asked for them. Every length is compared with the file
+//! before it is believed, so damage is an error in milliseconds, never a large allocation or a panic.
+//!
+//! ```no_run
+//! use plimsoll_models::checkpoint::Checkpoint;
+//! let checkpoint = Checkpoint::open("model.gguf".as_ref())?;
+//! for tensor in checkpoint.tensors() {
+//!     println!("{} {:?} {}", tensor.name, tensor.shape, tensor.dtype);
+//! }
+//! # Ok::<(), plimsoll_models::ModelError>(())
+//! ```
+
+mod bytes;
+pub mod gguf;
+pub(crate) mod json;
+mod open;
+mod safetensors;
+
+use crate::error::ModelError;
+use bytes::FileBytes;
+use plimsoll_kernels::Format;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What kind of files a checkpoint came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// One GGUF file, or the parts of a split one.
+    Gguf,
+    /// safetensors, with the config.json beside it where there is one.
+    Safetensors,
+    /// A config.json alone: it can be priced, not run.
+    Config,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Source::Gguf => "gguf",
+            Source::Safetensors => "safetensors",
+            Source::Config => "config",
+        })
+    }
+}
+
+/// How a tensor's values are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DType {
+    /// A format that kernels exist for.
+    Weight(Format),
+    /// Anything else, by its lower-case name (`iq1_s`, `i32`, `u8`, …): it can be listed and sized, not run.
+    Other(String),
+}
+
+impl DType {
+    /// The format, when kernels exist for it.
+    pub fn format(&self) -> Option<Format> {
+        match self {
+            DType::Weight(format) => Some(*format),
+            DType::Other(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DType::Weight(format) => f.write_str(format.name()),
+            DType::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Where a tensor's data lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// Which of the checkpoint's files.
+    file: usize,
+    /// Byte offset in that file.
+    start: u64,
+}
+
+/// One tensor as the header describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// The name in the file.
+    pub name: String,
+    /// Dimensions, outermost first (GGUF's order reversed): `[rows, columns]` for a matrix.
+    pub shape: Vec<u64>,
+    /// How values are stored.
+    pub dtype: DType,
+    /// Bytes in the file.
+    pub bytes: u64,
+    place: Place,
+}
+
+impl TensorInfo {
+    /// How many values. Readers checked that the product fits.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+}
+
+/// An opened checkpoint. Cheap to clone: the maps are shared.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    source: Source,
+    name: String,
+    path: PathBuf,
+    config: Option<Value>,
+    generation_config: Option<Value>,
+    metadata: Option<gguf::Metadata>,
+    files: Vec<Arc<FileBytes>>,
+    tensors: Vec<TensorInfo>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Checkpoint {
+    /// Opens a `.gguf` file, a `.safetensors` file, a `config.json`, or a directory with config.json and
+    /// safetensors (one file or an index), exactly one `.gguf`, or config.json alone.
+    ///
+    /// A split GGUF is opened by its first part. Where a directory has `model.safetensors` and an index, the single
+    /// file is taken.
+    ///
+    /// # Errors
+    /// [`ModelError::Io`] when a file cannot be read; [`ModelError::Corrupt`] and [`ModelError::Field`] when what
+    /// it says cannot be true.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        open::open(path)
+    }
+
+    /// A GGUF file that is already in memory.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_gguf_bytes(bytes: Vec<u8>, name: &str) -> Result<Self, ModelError> {
+        open::gguf(vec![(PathBuf::from(name), Arc::new(FileBytes::Owned(bytes)))])
+    }
+
+    /// safetensors files that are already in memory, by file name. With an index, tensors are taken as it says.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_safetensors_bytes(
+        index: Option<&[u8]>,
+        files: Vec<(String, Vec<u8>)>,
+        config: Option<&[u8]>,
+        name: &str,
+    ) -> Result<Self, ModelError> {
+        let files =
+            files.into_iter().map(|(name, bytes)| (name, Arc::new(FileBytes::Owned(bytes)))).collect();
+        open::safetensors_in_memory(index, files, config, name)
+    }
+
+    /// A configuration that is already in memory.
+    ///
+    /// # Errors
+    /// When it is not JSON.
+    pub fn from_config_bytes(bytes: &[u8], name: &str) -> Result<Self, ModelError> {
+        let path = Path::new(name);
+        Ok(Checkpoint::new(Source::Config, name.to_owned(), path, Some(open::config_object(bytes, path)?)))
+    }
+
+    fn new(source: Source, name: String, path: &Path, config: Option<Value>) -> Self {
+        Checkpoint {
+            source,
+            name,
+            path: path.to_owned(),
+            config,
+            generation_config: None,
+            metadata: None,
+            files: Vec::new(),
+            tensors: Vec::new(),
+            by_name: HashMap::new(),
+        }
+    }
+
+    /// What kind of files it came from.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// GGUF's `general.name`, or the name of the directory or file.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory whose side files (tokenizer, templates) belong to this checkpoint; `None` for GGUF, which
+    /// carries its own.
+    pub(crate) fn side_directory(&self) -> Option<&Path> {
+        match self.source {
+            Source::Gguf => None,
+            _ if self.path.is_dir() => Some(&self.path),
+            _ => self.path.parent(),
+        }
+    }
+
+    /// config.json, an object. Non-finite numbers are the strings "Infinity", "-Infinity" and "NaN": see [`number`].
+    pub fn config(&self) -> Option<&Value> {
+        self.config.as_ref()
+    }
+
+    /// generation_config.json, where there is one.
+    pub fn generation_config(&self) -> Option<&Value> {
+        self.generation_config.as_ref()
+    }
+
+    /// GGUF metadata.
+    pub fn metadata(&self) -> Option<&gguf::Metadata> {
+        self.metadata.as_ref()
+    }
+
+    /// The tensors, in the order of the file (of shards: by file name, then by position).
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &TensorInfo> {
+        self.tensors.iter()
+    }
+
+    /// The tensor with this name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.by_name.get(name).and_then(|&i| self.tensors.get(i))
+    }
+
+    /// The tensor with this name, or an error naming it.
+    ///
+    /// # Errors
+    /// [`ModelError::MissingTensor`].
+    pub fn require(&self, name: &str) -> Result<&TensorInfo, ModelError> {
+        self.tensor(name)
+            .ok_or_else(|| ModelError::MissingTensor { name: name.to_owned(), path: self.path.clone() })
+    }
+
+    /// A tensor's bytes as stored, straight from the memory map. Their address need not be aligned.
+    ///
+    /// # Errors
+    /// When `tensor` belongs to another checkpoint.
+    pub fn data(&self, tensor: &TensorInfo) -> Result<&[u8], ModelError> {
+        let slice = || {
+            let start = usize::try_from(tensor.place.start).ok()?;
+            let len = usize::try_from(tensor.bytes).ok()?;
+            self.files.get(tensor.place.file)?.get(start..start.checked_add(len)?)
+        };
+        slice().ok_or_else(|| {
+            ModelError::corrupt(
+                &self.path,
+                format!("tensor {}", tensor.name),
+                "a tensor of this checkpoint",
+                "another's",
+            )
+        })
+    }
+
+    /// Bytes of all tensors together.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.bytes).sum()
+    }
+
+    fn add_tensors(&mut self, tensors: Vec<TensorInfo>) -> Result<(), ModelError> {
+        for tensor in tensors {
+            let name = tensor.name.clone();
+            if self.by_name.insert(name, self.tensors.len()).is_some() {
+                let place = format!("tensor {}", crate::error::quoted(&tensor.name));
+                return Err(ModelError::corrupt(
+                    &self.path,
+                    place,
+                    "every tensor name once",
+                    "the name again",
+                ));
+            }
+            self.tensors.push(tensor);
+        }
+        Ok(())
+    }
+}
+
+/// A number of a config.json, also a non-finite one however the file spells it: bare `Infinity`, `-Infinity` and
+/// `NaN` and `{"__float__": "Infinity"}` are all read as strings of that name.
+pub fn number(value: &Value) -> Option<f64> {
+    json::number(value)
+}

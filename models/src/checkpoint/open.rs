@@ -1,0 +1,333 @@
+//! Which files make up a checkpoint, and opening them.
+
+use super::bytes::FileBytes;
+use super::json::{self, MAX_CONFIG_BYTES};
+use super::safetensors::{Index, MAX_INDEX_BYTES};
+use super::{Checkpoint, Source, gguf as gguf_reader, safetensors};
+use crate::error::{ModelError, quoted};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const CONFIG: &str = "config.json";
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// More parts than this are a damaged number.
+const MAX_PARTS: u64 = 1000;
+
+pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
+    let meta = std::fs::metadata(path).map_err(|e| ModelError::io("open", path, e))?;
+    if meta.is_dir() {
+        return directory(path);
+    }
+    if !meta.is_file() {
+        return Err(ModelError::corrupt(
+            path,
+            "file type",
+            "a regular file or a directory",
+            "something else",
+        ));
+    }
+    match path.extension().and_then(OsStr::to_str) {
+        Some("gguf") => open_gguf(path),
+        Some("safetensors") => {
+            let config = match path.parent() {
+                Some(parent) if parent.join(CONFIG).is_file() => Some(read_config(&parent.join(CONFIG))?),
+                _ => None,
+            };
+            let mut checkpoint = Checkpoint::new(Source::Safetensors, stem(path), path, config);
+            add_file(&mut checkpoint, path)?;
+            add_generation_config(&mut checkpoint)?;
+            Ok(checkpoint)
+        }
+        Some("json") => {
+            let config = read_config(path)?;
+            let mut checkpoint = Checkpoint::new(Source::Config, config_name(path), path, Some(config));
+            add_generation_config(&mut checkpoint)?;
+            Ok(checkpoint)
+        }
+        // Content-addressed caches store weights without an extension.
+        _ if starts_like_gguf(path)? => open_gguf(path),
+        _ => Err(ModelError::corrupt(
+            path,
+            "file name",
+            ".gguf, .safetensors or config.json",
+            quoted(&file_name(path)),
+        )),
+    }
+}
+
+fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
+    let config = path.join(CONFIG);
+    let (single, index) = (path.join(SINGLE), path.join(INDEX));
+    let has_weights = single.is_file() || index.is_file();
+    if !has_weights {
+        let ggufs = list_ggufs(path)?;
+        match ggufs.as_slice() {
+            [one] => return open_gguf(one),
+            [] => {}
+            many => {
+                let names: Vec<String> = many.iter().take(5).map(|p| file_name(p)).collect();
+                return Err(ModelError::corrupt(
+                    path,
+                    "directory",
+                    "exactly one model (name the .gguf file)",
+                    format!("{}: {}", many.len(), names.join(", ")),
+                ));
+            }
+        }
+    }
+    if !config.is_file() {
+        return Err(ModelError::corrupt(path, "directory", "config.json or one .gguf file", "neither"));
+    }
+    let source = if has_weights { Source::Safetensors } else { Source::Config };
+    let mut checkpoint = Checkpoint::new(source, directory_name(path), path, Some(read_config(&config)?));
+    if single.is_file() {
+        add_file(&mut checkpoint, &single)?;
+    } else if index.is_file() {
+        let parsed = Index::parse(&json::read_bytes(&index, MAX_INDEX_BYTES)?, &index)?;
+        add_indexed(&mut checkpoint, parsed, &index, |name| {
+            let shard = path.join(name);
+            if !shard.is_file() {
+                return Err(ModelError::corrupt(
+                    &index,
+                    "weight_map",
+                    format!("a file {}", quoted(name)),
+                    "no such file",
+                ));
+            }
+            Ok((shard.clone(), Arc::new(FileBytes::map(&shard)?)))
+        })?;
+    }
+    add_generation_config(&mut checkpoint)?;
+    Ok(checkpoint)
+}
+
+fn add_file(checkpoint: &mut Checkpoint, path: &Path) -> Result<(), ModelError> {
+    let bytes = Arc::new(FileBytes::map(path)?);
+    let tensors = safetensors::read(&bytes, path, checkpoint.files.len())?;
+    checkpoint.files.push(bytes);
+    checkpoint.add_tensors(tensors)
+}
+
+/// Adds the tensors an index names, each from the file it names. Tensors the index does not name are left out.
+fn add_indexed(
+    checkpoint: &mut Checkpoint,
+    index: Index,
+    index_path: &Path,
+    mut load: impl FnMut(&str) -> Result<(PathBuf, Arc<FileBytes>), ModelError>,
+) -> Result<(), ModelError> {
+    for (name, wanted) in index.files {
+        let (path, bytes) = load(&name)?;
+        let mut tensors = safetensors::read(&bytes, &path, checkpoint.files.len())?;
+        checkpoint.files.push(bytes);
+        let missing = {
+            let present: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+            wanted.iter().find(|w| !present.contains(w.as_str())).cloned()
+        };
+        if let Some(missing) = missing {
+            return Err(ModelError::corrupt(
+                index_path,
+                "weight_map",
+                format!("tensor {} in {}", quoted(&missing), quoted(&name)),
+                "a file without it",
+            ));
+        }
+        // `wanted` is sorted: the index is a sorted map.
+        tensors.retain(|t| wanted.binary_search(&t.name).is_ok());
+        checkpoint.add_tensors(tensors)?;
+    }
+    Ok(())
+}
+
+pub(super) fn safetensors_in_memory(
+    index: Option<&[u8]>,
+    files: Vec<(String, Arc<FileBytes>)>,
+    config: Option<&[u8]>,
+    name: &str,
+) -> Result<Checkpoint, ModelError> {
+    let path = Path::new(name);
+    let config = config.map(|c| config_object(c, path)).transpose()?;
+    let mut checkpoint = Checkpoint::new(Source::Safetensors, name.to_owned(), path, config);
+    match index {
+        Some(index) => {
+            let index = Index::parse(index, path)?;
+            let mut files: HashMap<String, Arc<FileBytes>> = files.into_iter().collect();
+            add_indexed(&mut checkpoint, index, path, |name| match files.remove(name) {
+                Some(bytes) => Ok((PathBuf::from(name), bytes)),
+                None => Err(ModelError::corrupt(
+                    path,
+                    "weight_map",
+                    format!("a file {}", quoted(name)),
+                    "no such file",
+                )),
+            })?;
+        }
+        None => {
+            for (name, bytes) in files {
+                let tensors = safetensors::read(&bytes, Path::new(&name), checkpoint.files.len())?;
+                checkpoint.files.push(bytes);
+                checkpoint.add_tensors(tensors)?;
+            }
+        }
+    }
+    Ok(checkpoint)
+}
+
+fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
+    let first = Arc::new(FileBytes::map(path)?);
+    let header = gguf_reader::read(&first, path, 0)?;
+    let mut parts = vec![(path.to_owned(), first)];
+    for other in sibling_parts(path, &header.metadata)? {
+        let bytes = Arc::new(FileBytes::map(&other)?);
+        parts.push((other, bytes));
+    }
+    gguf(parts)
+}
+
+/// The paths of the parts after the first, `name-00002-of-00003.gguf` and so on.
+fn sibling_parts(path: &Path, metadata: &gguf_reader::Metadata) -> Result<Vec<PathBuf>, ModelError> {
+    let count = metadata.opt_u64("split.count")?.unwrap_or(0);
+    if count <= 1 {
+        return Ok(Vec::new());
+    }
+    if count > MAX_PARTS {
+        return Err(ModelError::field("split.count", format!("at most {MAX_PARTS}"), count.to_string()));
+    }
+    let suffix = format!("-00001-of-{count:05}.gguf");
+    let name = file_name(path);
+    let Some(base) = name.strip_suffix(&suffix) else {
+        return Err(ModelError::corrupt(
+            path,
+            "file name",
+            format!("the first part, named *{suffix}"),
+            quoted(&name),
+        ));
+    };
+    Ok((2..=count).map(|n| path.with_file_name(format!("{base}-{n:05}-of-{count:05}.gguf"))).collect())
+}
+
+/// A checkpoint of the parts of one GGUF, in order; metadata is the first part's.
+pub(super) fn gguf(parts: Vec<(PathBuf, Arc<FileBytes>)>) -> Result<Checkpoint, ModelError> {
+    let expected = parts.len() as u64;
+    let mut checkpoint: Option<Checkpoint> = None;
+    for (number, (path, bytes)) in parts.into_iter().enumerate() {
+        let header = gguf_reader::read(&bytes, &path, number)?;
+        let (no, count) =
+            (header.metadata.opt_u64("split.no")?, header.metadata.opt_u64("split.count")?.unwrap_or(0));
+        if count.max(1) != expected || (count > 1 && no != Some(number as u64)) {
+            return Err(ModelError::corrupt(
+                &path,
+                "split.no, split.count",
+                format!("part {number} of {expected}"),
+                format!("part {no:?} of {count}"),
+            ));
+        }
+        let target = match &mut checkpoint {
+            Some(checkpoint) => checkpoint,
+            None => {
+                let name = match header.metadata.opt_str("general.name")? {
+                    Some(name) if !name.trim().is_empty() => name.to_owned(),
+                    _ => stem(&path),
+                };
+                let new = checkpoint.insert(Checkpoint::new(Source::Gguf, name, &path, None));
+                new.metadata = Some(header.metadata);
+                new
+            }
+        };
+        target.files.push(bytes);
+        target.add_tensors(header.tensors)?;
+    }
+    let checkpoint =
+        checkpoint.ok_or_else(|| ModelError::corrupt(Path::new(""), "split", "at least one part", "none"))?;
+    let total = match &checkpoint.metadata {
+        Some(metadata) => metadata.opt_u64("split.tensors.count")?,
+        None => None,
+    };
+    match total {
+        Some(n) if n != checkpoint.tensors.len() as u64 => {
+            Err(ModelError::field("split.tensors.count", checkpoint.tensors.len().to_string(), n.to_string()))
+        }
+        _ => Ok(checkpoint),
+    }
+}
+
+fn starts_like_gguf(path: &Path) -> Result<bool, ModelError> {
+    let mut magic = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| ModelError::io("open", path, e))?;
+    file.take(4).read_to_end(&mut magic).map_err(|e| ModelError::io("read", path, e))?;
+    Ok(magic == b"GGUF")
+}
+
+/// The GGUF files of a directory; of a split one only the first part.
+fn list_ggufs(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|e| ModelError::io("list", path, e))? {
+        let file = entry.map_err(|e| ModelError::io("list", path, e))?.path();
+        let is_gguf = file.extension() == Some(OsStr::new("gguf")) && file.is_file();
+        if is_gguf && part_number(&file).is_none_or(|n| n == 1) {
+            found.push(file);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// 2 for `name-00002-of-00003.gguf`.
+fn part_number(path: &Path) -> Option<u64> {
+    let stem = stem(path);
+    let (base, count) = stem.rsplit_once("-of-")?;
+    let (_, number) = base.rsplit_once('-')?;
+    let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
+    if digits(count) && digits(number) { number.parse().ok() } else { None }
+}
+
+fn read_config(path: &Path) -> Result<Value, ModelError> {
+    config_object(&json::read_bytes(path, MAX_CONFIG_BYTES)?, path)
+}
+
+pub(super) fn config_object(bytes: &[u8], path: &Path) -> Result<Value, ModelError> {
+    let value = json::parse(bytes, path)?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(ModelError::corrupt(path, "top level", "an object", "another value"))
+    }
+}
+
+fn add_generation_config(checkpoint: &mut Checkpoint) -> Result<(), ModelError> {
+    if let Some(directory) = checkpoint.side_directory() {
+        checkpoint.generation_config =
+            json::read_optional(&directory.join("generation_config.json"), MAX_CONFIG_BYTES)?;
+    }
+    Ok(())
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn directory_name(path: &Path) -> String {
+    match path.file_name() {
+        Some(name) => name.to_string_lossy().into_owned(),
+        // `.` and `..` have no name of their own.
+        None => path.canonicalize().ok().map(|p| file_name(&p)).unwrap_or_default(),
+    }
+}
+
+/// A bare `config.json` says nothing; the directory it lies in usually does.
+fn config_name(path: &Path) -> String {
+    match path.parent() {
+        Some(parent) if stem(path) == "config" => {
+            directory_name(if parent == Path::new("") { Path::new(".") } else { parent })
+        }
+        _ => stem(path),
+    }
+}

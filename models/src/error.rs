@@ -1,0 +1,145 @@
+//! The one error type of this crate: what went wrong, where, what was expected and what was there.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Everything that can go wrong between a path and a model description.
+///
+/// Nothing here is a panic: files, vocabularies, configurations and templates come from strangers.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The operating system refused a file.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried: "open", "map", "read", …
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// A file's bytes contradict its format.
+    #[error("{}: {place}: expected {expected}, got {got}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file: a byte offset, a key, a tensor.
+        place: String,
+        /// What the format asks for there.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+    /// A metadata key or a configuration field is missing or of the wrong kind or value.
+    #[error("{key}: expected {expected}, got {got}")]
+    Field {
+        /// The key, e.g. `llama.block_count` or `rope_scaling.factor`.
+        key: String,
+        /// What was expected.
+        expected: String,
+        /// What is there ("nothing" when the key is missing).
+        got: String,
+    },
+    /// The model needs a tensor that the checkpoint does not have.
+    #[error("tensor {name} is missing from {}", path.display())]
+    MissingTensor {
+        /// The tensor's name.
+        name: String,
+        /// The checkpoint.
+        path: PathBuf,
+    },
+    /// A tensor has another shape than the model needs.
+    #[error("tensor {name}: expected shape {expected:?}, got {got:?}")]
+    Shape {
+        /// The tensor's name.
+        name: String,
+        /// The shape the model needs, outermost first.
+        expected: Vec<u64>,
+        /// The shape in the checkpoint, outermost first.
+        got: Vec<u64>,
+    },
+    /// Something well-formed that this version cannot do.
+    #[error("{what} is not supported: {detail}")]
+    Unsupported {
+        /// What it is, e.g. `architecture "gptj"`.
+        what: String,
+        /// Why, or what is supported instead.
+        detail: String,
+    },
+    /// A vocabulary contradicts itself or the tokenizer could not use it.
+    #[error("tokenizer: {place}: expected {expected}, got {got}")]
+    Tokenizer {
+        /// Where: a key, an id, a merge.
+        place: String,
+        /// What was expected.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+    /// A chat template does not parse, asked to fail, or ran past its limits.
+    #[error("chat template: {reason}")]
+    Template {
+        /// The reason, with the line where the engine knows it.
+        reason: String,
+    },
+}
+
+impl ModelError {
+    /// Whether the input file (and not the machine or the request) is to blame.
+    pub fn is_bad_input(&self) -> bool {
+        !matches!(self, ModelError::Io { .. } | ModelError::Unsupported { .. })
+    }
+
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        ModelError::Io { action, path: path.to_owned(), source }
+    }
+
+    pub(crate) fn corrupt(
+        path: &Path,
+        place: impl Into<String>,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+    ) -> Self {
+        ModelError::Corrupt {
+            path: path.to_owned(),
+            place: place.into(),
+            expected: expected.into(),
+            got: got.into(),
+        }
+    }
+
+    pub(crate) fn field(key: impl Into<String>, expected: impl Into<String>, got: impl Into<String>) -> Self {
+        ModelError::Field { key: key.into(), expected: expected.into(), got: got.into() }
+    }
+
+    #[allow(dead_code)]
+    pub(crate) fn tokenizer(
+        place: impl Into<String>,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+    ) -> Self {
+        ModelError::Tokenizer { place: place.into(), expected: expected.into(), got: got.into() }
+    }
+
+    #[allow(dead_code)]
+    pub(crate) fn template(reason: impl Into<String>) -> Self {
+        ModelError::Template { reason: reason.into() }
+    }
+
+    #[allow(dead_code)]
+    pub(crate) fn unsupported(what: impl Into<String>, detail: impl Into<String>) -> Self {
+        ModelError::Unsupported { what: what.into(), detail: detail.into() }
+    }
+}
+
+/// A stranger's text, made short and printable enough for an error message.
+pub(crate) fn quoted(text: &str) -> String {
+    const LIMIT: usize = 80;
+    if text.chars().count() <= LIMIT {
+        format!("{text:?}")
+    } else {
+        format!("{:?}…", text.chars().take(LIMIT).collect::<String>())
+    }
+}
