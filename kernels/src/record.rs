@@ -1,9 +1,10 @@
 //! Device records: each row of a matrix as one fixed-stride run of bytes, quants first, then scales.
 
 use crate::Format;
+use serde::{Deserialize, Serialize};
 
 /// The device form of the rows of one matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     format: Format,
     cols: u32,

@@ -176,7 +176,11 @@ impl Op {
         match self {
             Op::Embed { .. } => vec![],
             Op::RmsNorm { x, out, accumulate, .. } | Op::Linear { x, out, accumulate, .. } => {
-                if *accumulate { vec![*x, *out] } else { vec![*x] }
+                if *accumulate {
+                    vec![*x, *out]
+                } else {
+                    vec![*x]
+                }
             }
             Op::Attention { qkv, .. } => vec![*qkv],
             Op::Gate { x, .. } | Op::SelectRows { x, .. } | Op::Softcap { x, .. } => vec![*x],
@@ -263,7 +267,14 @@ impl GraphBuilder {
     }
 
     /// A norm into a new tensor.
-    pub fn rms_norm(&mut self, name: &str, x: TensorId, weight: VectorId, plus_one: bool, eps: f32) -> TensorId {
+    pub fn rms_norm(
+        &mut self,
+        name: &str,
+        x: TensorId,
+        weight: VectorId,
+        plus_one: bool,
+        eps: f32,
+    ) -> TensorId {
         let (width, rows) = (self.width(x), self.rows(x));
         let out = self.tensor(name, width, rows);
         self.push(name, Op::RmsNorm { x, weight, plus_one, eps, out, accumulate: false });

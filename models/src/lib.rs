@@ -2,6 +2,10 @@
 
 pub mod checkpoint;
 pub mod error;
+pub mod graph;
+pub mod model;
+pub mod rope;
 
 pub use checkpoint::Checkpoint;
 pub use error::ModelError;
+pub use model::Model;

@@ -90,8 +90,7 @@ mod tests {
         let plain = Rope::new(500_000.0, 128, Scaling::None);
         let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
         let scaled = Rope::new(500_000.0, 128, scaling);
-        let ratio: Vec<f64> =
-            plain.frequencies.iter().zip(&scaled.frequencies).map(|(a, b)| a / b).collect();
+        let ratio: Vec<f64> = plain.frequencies.iter().zip(&scaled.frequencies).map(|(a, b)| a / b).collect();
         assert!((ratio[0] - 1.0).abs() < 1e-12);
         assert!((ratio[63] - 8.0).abs() < 1e-12);
         assert!(ratio.iter().any(|r| *r > 1.01 && *r < 7.99));

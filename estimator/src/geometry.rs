@@ -1,0 +1,33 @@
+//! What is asked of a model: how much context, how many sequences, in what steps.
+
+use plimsoll_kernels::KvFormat;
+use serde::{Deserialize, Serialize};
+
+/// The numbers a plan is made for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Geometry {
+    /// Tokens a sequence may hold, prompt and answer together.
+    pub context: u32,
+    /// Sequences held at once.
+    pub slots: u32,
+    /// Most tokens in a step.
+    pub prefill_chunk: u32,
+    /// How keys and values are stored.
+    pub kv: KvFormat,
+    /// Most positions of a step whose logits are computed; at least `slots`.
+    pub logit_rows: u32,
+}
+
+impl Geometry {
+    /// The default for a model of `context_max`: context 8,192 or the model's maximum, one slot, chunks of 512,
+    /// f16 KV.
+    pub fn default_for(context_max: u32) -> Self {
+        Self {
+            context: context_max.clamp(1, 8192),
+            slots: 1,
+            prefill_chunk: 512,
+            kv: KvFormat::F16,
+            logit_rows: 1,
+        }
+    }
+}
