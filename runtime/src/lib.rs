@@ -4,8 +4,21 @@
 //! This is the only crate that knows wgpu. It decides nothing about memory: it creates the buffers a
 //! [`Plan`](plimsoll_estimator::Plan) lists, and after a load it creates none.
 
+pub mod engine;
 pub mod error;
+pub mod evaluate;
+#[cfg(test)]
+mod fake;
+pub mod pool;
+pub mod request;
+pub mod rng;
+pub mod sampler;
+pub mod scheduler;
 pub mod step;
+pub mod stop;
 
+pub use engine::{Engine, Feed};
 pub use error::RuntimeError;
+pub use request::{Event, FinishReason, Refused, Request, RequestId, What};
+pub use sampler::SamplerOptions;
 pub use step::{Cancel, Candidates, Sampling, SequenceInput, StepInput, StepOutput, Stepper, Wanted};

@@ -12,10 +12,6 @@ use plimsoll_estimator::plan::{KvKind, KvPlan};
 use plimsoll_kernels::step::PAGE;
 use thiserror::Error;
 
-/// The entry of a block table that no page stands behind. It lies in no KV segment, so a kernel that followed it
-/// would touch nothing.
-pub const UNMAPPED: u32 = u32::MAX;
-
 /// Room for one sequence: an index below the plan's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u32);
@@ -73,10 +69,8 @@ struct Kind {
     facts: KvKind,
     /// Free pages; the next to give out is the last.
     free: Vec<u32>,
-    /// `[slots, pages_per_slot]`.
-    table: Vec<u32>,
-    /// Pages each slot holds: the first entries of its row.
-    held: Vec<u32>,
+    /// The block table of each slot: physical pages in logical order.
+    held: Vec<Vec<u32>>,
 }
 
 impl Kind {
@@ -85,12 +79,6 @@ impl Kind {
             None => tokens.div_ceil(PAGE),
             Some(_) => self.facts.pages_per_slot,
         }
-    }
-
-    fn row(&mut self, slot: Slot) -> Option<(&mut [u32], &mut u32)> {
-        let width = self.facts.pages_per_slot as usize;
-        let start = (slot.0 as usize).checked_mul(width)?;
-        Some((self.table.get_mut(start..start + width)?, self.held.get_mut(slot.0 as usize)?))
     }
 }
 
@@ -108,10 +96,23 @@ impl Pool {
         let kinds = plan.kinds.iter().map(|&facts| Kind {
             facts,
             free: (0..facts.pages).rev().collect(),
-            table: vec![UNMAPPED; facts.pages_per_slot as usize * slots as usize],
-            held: vec![0; slots as usize],
+            held: vec![Vec::new(); slots as usize],
         });
         Self { kinds: kinds.collect(), slots: vec![None; slots as usize] }
+    }
+
+    /// Whether a slot could hold this many tokens if the pool were empty.
+    ///
+    /// # Errors
+    /// [`NoRoom::Never`].
+    pub fn could_hold(&self, tokens: u32) -> Result<(), NoRoom> {
+        for (kind, books) in self.kinds.iter().enumerate() {
+            let (need, most) = (books.pages_for(tokens), books.facts.pages_per_slot.min(books.facts.pages));
+            if need > most {
+                return Err(NoRoom::Never { kind, need, most });
+            }
+        }
+        Ok(())
     }
 
     /// Takes a slot, and the pages for `tokens` tokens of every kind: all or nothing.
@@ -119,14 +120,8 @@ impl Pool {
     /// # Errors
     /// [`NoRoom`], with nothing taken.
     pub fn reserve(&mut self, tokens: u32) -> Result<Slot, NoRoom> {
-        for (kind, books) in self.kinds.iter().enumerate() {
-            let (need, most) = (books.pages_for(tokens), books.facts.pages_per_slot.min(books.facts.pages));
-            if need > most {
-                return Err(NoRoom::Never { kind, need, most });
-            }
-        }
-        let slot = self.slots.iter().position(Option::is_none);
-        let Some(slot) = slot else {
+        self.could_hold(tokens)?;
+        let Some(slot) = self.slots.iter().position(Option::is_none) else {
             return Err(NoRoom::Slots { slots: self.slots.len() as u32 });
         };
         for (kind, books) in self.kinds.iter().enumerate() {
@@ -135,35 +130,22 @@ impl Pool {
                 return Err(NoRoom::Pages { kind, need, free });
             }
         }
-        let taken = Slot(slot as u32);
         for books in &mut self.kinds {
-            let need = books.pages_for(tokens);
-            let rest = books.free.len() - need as usize;
-            let pages = books.free.split_off(rest);
-            if let Some((row, held)) = books.row(taken) {
-                for (entry, page) in row.iter_mut().zip(pages.into_iter().rev()) {
-                    *entry = page;
-                }
-                *held = need;
-            }
+            let rest = books.free.len() - books.pages_for(tokens) as usize;
+            books.held[slot].extend(books.free.drain(rest..).rev());
         }
         self.slots[slot] = Some(tokens);
-        Ok(taken)
+        Ok(Slot(slot as u32))
     }
 
     /// Gives back a slot and its pages. `false` when it was free already: nothing changes then.
     pub fn release(&mut self, slot: Slot) -> bool {
-        let Some(tokens) = self.slots.get_mut(slot.0 as usize).and_then(Option::take) else {
+        let index = slot.0 as usize;
+        if self.slots.get_mut(index).and_then(Option::take).is_none() {
             return false;
-        };
-        tracing::trace!(slot = slot.0, tokens, "slot released");
+        }
         for books in &mut self.kinds {
-            let mut pages = Vec::new();
-            if let Some((row, held)) = books.row(slot) {
-                let held = std::mem::take(held) as usize;
-                pages.extend(row.iter_mut().take(held).map(|entry| std::mem::replace(entry, UNMAPPED)));
-            }
-            books.free.extend(pages.into_iter().rev());
+            books.free.extend(books.held[index].drain(..).rev());
         }
         true
     }
@@ -173,9 +155,9 @@ impl Pool {
         self.slots.get(slot.0 as usize).copied().flatten()
     }
 
-    /// The block tables, one per kind: physical pages `[slots, pages_per_slot]`, [`UNMAPPED`] where there is none.
-    pub fn tables(&self) -> impl ExactSizeIterator<Item = &[u32]> {
-        self.kinds.iter().map(|books| books.table.as_slice())
+    /// The block table of a slot in every kind: physical pages in logical order; empty where the slot is free.
+    pub fn tables(&self, slot: Slot) -> impl Iterator<Item = &[u32]> {
+        self.kinds.iter().map(move |books| books.held.get(slot.0 as usize).map_or(&[][..], Vec::as_slice))
     }
 
     /// Slots that are free.
@@ -200,23 +182,14 @@ impl Pool {
     pub fn check(&self) -> Result<(), BadBooks> {
         for (kind, books) in self.kinds.iter().enumerate() {
             let wrong = |what: String| Err(BadBooks { kind, what });
-            let mut owners = vec![0_u32; books.facts.pages as usize];
-            let width = books.facts.pages_per_slot as usize;
-            let mut in_use = Vec::new();
-            for (slot, reserved) in self.slots.iter().enumerate() {
-                let held = books.held.get(slot).copied().unwrap_or(0);
-                let need = reserved.map_or(0, |tokens| books.pages_for(tokens));
-                if held != need {
-                    return wrong(format!("slot {slot} holds {held} pages and needs {need}"));
+            for (slot, (reserved, held)) in self.slots.iter().zip(&books.held).enumerate() {
+                let need = reserved.map_or(0, |tokens| books.pages_for(tokens)) as usize;
+                if held.len() != need {
+                    return wrong(format!("slot {slot} holds {} pages and needs {need}", held.len()));
                 }
-                let row = books.table.get(slot * width..(slot + 1) * width).unwrap_or_default();
-                let (used, unused) = row.split_at((held as usize).min(row.len()));
-                if unused.iter().any(|&page| page != UNMAPPED) {
-                    return wrong(format!("slot {slot} maps pages it does not hold"));
-                }
-                in_use.extend_from_slice(used);
             }
-            for &page in books.free.iter().chain(&in_use) {
+            let mut owners = vec![0_u32; books.facts.pages as usize];
+            for &page in books.held.iter().flatten().chain(&books.free) {
                 match owners.get_mut(page as usize) {
                     Some(count) => *count += 1,
                     None => return wrong(format!("page {page} of {}", books.facts.pages)),
@@ -248,9 +221,7 @@ mod tests {
         let slot = pool.reserve(33).unwrap();
         assert_eq!(slot.index(), 0);
         assert_eq!(pool.free_pages().collect::<Vec<_>>(), [6, 2]);
-        let tables: Vec<_> = pool.tables().collect();
-        assert_eq!(tables[0], [0, 1, UNMAPPED, UNMAPPED, UNMAPPED, UNMAPPED, UNMAPPED, UNMAPPED]);
-        assert_eq!(tables[1], [0, 1, UNMAPPED, UNMAPPED]);
+        assert_eq!(pool.tables(slot).collect::<Vec<_>>(), [[0, 1], [0, 1]]);
         assert_eq!(pool.reserved(slot), Some(33));
         assert!(pool.release(slot));
         assert!(!pool.release(slot), "a second release changes nothing");
