@@ -1,7 +1,7 @@
 //! Weight groups: which matrices are stacked, how their rows are sharded, and where they stand.
 
 use crate::error::{Limit, PlanError};
-use crate::plan::{ALIGN, Shard, View, WeightGroup};
+use crate::plan::{Shard, View, WeightGroup};
 use crate::pool::Pool;
 use plimsoll_kernels::{Profile, Record};
 use plimsoll_models::Model;
@@ -80,7 +80,7 @@ fn place(
     let total: u64 = matrices().map(|m| u64::from(m.rows)).sum();
     let rows = u32::try_from(total).map_err(|_| PlanError::graph(label, "more than 2^32 rows"))?;
     let stride = record.stride();
-    let unit = row_unit(stride);
+    let unit = record.rows_per_shard_unit();
     let limits = &profile.limits;
     let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     if stride * u64::from(unit.min(rows)) > most {
@@ -112,18 +112,10 @@ fn place(
     Ok(WeightGroup { matrices: parts.to_vec(), record, rows, shards })
 }
 
-/// Rows whose bytes are a multiple of [`ALIGN`]: where a group may be cut.
-fn row_unit(stride: u64) -> u32 {
-    let mut unit = 1;
-    while !(stride * u64::from(unit)).is_multiple_of(ALIGN) {
-        unit *= 2;
-    }
-    unit
-}
-
 /// Cuts a shard so that no piece has more than `most` rows: work budgets bound a dispatch.
-pub(crate) fn pieces(shard: &Shard, stride: u64, most: u64) -> Vec<Shard> {
-    let unit = u64::from(row_unit(stride));
+pub(crate) fn pieces(shard: &Shard, record: &Record, most: u64) -> Vec<Shard> {
+    let stride = record.stride();
+    let unit = u64::from(record.rows_per_shard_unit());
     let step = (most / unit * unit).max(unit).min(u64::from(u32::MAX)) as u32;
     let mut pieces = Vec::new();
     let mut row = 0;

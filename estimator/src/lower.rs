@@ -264,7 +264,7 @@ impl<'a> Lowering<'a> {
         let flops_per_row = 2 * u64::from(record.cols()) * u64::from(max_rows);
         let most = (self.shared.profile.work_budget / flops_per_row.max(1)).max(1);
         let pieces: Vec<Shard> =
-            group.shards.iter().flat_map(|s| pieces(s, record.stride(), most)).collect();
+            group.shards.iter().flat_map(|s| pieces(s, &record, most)).collect();
         for piece in pieces {
             let args = linear::Args {
                 format: record.format(),
