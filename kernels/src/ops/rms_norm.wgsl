@@ -10,16 +10,16 @@ fn main(at: Lanes) {
     if (row >= step[p.count_word]) {
         return;
     }
-    let from = row * p.x_stride;
+    let start = row * p.x_stride;
     var squares = 0.0;
     for (var i = at.lane; i < p.width; i += WG) {
-        let v = x[from + i];
+        let v = x[start + i];
         squares += dot_self(v);
     }
     let scale = inverseSqrt(sum_lanes(at, squares) / p.values + p.eps);
     let to = row * p.out_stride;
     for (var i = at.lane; i < p.width; i += WG) {
-        let v = x[from + i] * scale * (vectors[p.weight + i] + p.plus_one);
+        let v = x[start + i] * scale * (vectors[p.weight + i] + p.plus_one);
         if (ACCUMULATE) {
             out[to + i] += v;
         } else {

@@ -28,11 +28,11 @@ fn rotated(x: vec2<f32>, token: u32, i: u32) -> vec2<f32> {
     return vec2<f32>(x.x * c - x.y * s, x.y * c + x.x * s);
 }
 
-// 1 / root mean square of the head that starts at `from`, or 1 without a norm.
-fn norm_scale(at: Lanes, from: u32, eps: f32) -> f32 {
+// 1 / root mean square of the head that starts at `start`, or 1 without a norm.
+fn norm_scale(at: Lanes, start: u32, eps: f32) -> f32 {
     var squares = 0.0;
     for (var e = at.lane; e < E; e += WG) {
-        let v = qkv[from + e];
+        let v = qkv[start + e];
         squares += v * v;
     }
     return inverseSqrt(sum_lanes(at, squares) / f32(E) + eps);
@@ -51,13 +51,13 @@ fn main(at: Lanes) {
 
     // Where a query head or a key head starts in the stacked row, and its norm.
     let kv_head = head - p.queries;
-    let from = token * p.stride + select(p.heads + kv_head, head, is_query) * E;
+    let start = token * p.stride + select(p.heads + kv_head, head, is_query) * E;
     let normed = select(p.k_norm, p.q_norm, is_query) != 0u;
     let weight = select(p.k_weight, p.q_weight, is_query);
     let plus_one = select(p.k_plus_one, p.q_plus_one, is_query);
     var scale = 1.0;
     if (normed) {
-        scale = norm_scale(at, from, select(p.k_eps, p.q_eps, is_query));
+        scale = norm_scale(at, start, select(p.k_eps, p.q_eps, is_query));
         // The sum must have read the head before any lane writes it.
         storageBarrier();
     }
@@ -73,9 +73,9 @@ fn main(at: Lanes) {
     for (var i = at.lane; i < E - p.pairs; i += WG) {
         // Pairs first, then the values that pass.
         let rotates = i < p.pairs;
-        let pass = i + p.pairs;
-        let e = select(vec2<u32>(pass, pass), pair_of(i), rotates);
-        var v = vec2<f32>(qkv[from + e.x], qkv[from + e.y]);
+        let kept = i + p.pairs;
+        let e = select(vec2<u32>(kept, kept), pair_of(i), rotates);
+        var v = vec2<f32>(qkv[start + e.x], qkv[start + e.y]);
         if (normed) {
             v *= scale * (vec2<f32>(vectors[weight + e.x], vectors[weight + e.y]) + plus_one);
         }
@@ -83,8 +83,8 @@ fn main(at: Lanes) {
             v = rotated(v, token, i);
         }
         if (is_query) {
-            qkv[from + e.x] = v.x;
-            qkv[from + e.y] = v.y;
+            qkv[start + e.x] = v.x;
+            qkv[start + e.y] = v.y;
         } else {
             key_row[e.x] = v.x;
             key_row[e.y] = v.y;

@@ -42,10 +42,10 @@ fn before(a: Pair, b: Pair) -> bool {
 }
 
 // The best pair of a lane behind `last`; candidates are those of `fetch` in [lane, lane + WG, .. count).
-fn best_behind(from: u32, lane: u32, count: u32, last: Pair) -> Pair {
+fn best_behind(start: u32, lane: u32, count: u32, last: Pair) -> Pair {
     var best = Pair(NONE, 0u);
     for (var i = lane; i < count; i += WG) {
-        let pair = fetch(from, i);
+        let pair = fetch(start, i);
         if (before(last, pair) && before(pair, best)) {
             best = pair;
         }
@@ -60,12 +60,12 @@ fn main(at: Lanes) {
     if (row >= step[STEP_LOGIT_ROWS]) {
         return;
     }
-    let from = first_of(index);
+    let start = first_of(index);
     let count = count_of(index);
     let to = index * (p.k + 1u) * 2u;
 
     // The largest first, whose exponential is 1, then the sum beside the other rounds.
-    var mine = best_behind(from, at.lane, count, Pair(0u, NONE));
+    var mine = best_behind(start, at.lane, count, Pair(0u, NONE));
     var largest = 0u;
     for (var round = 0u; round < p.k; round++) {
         let key = max_lanes(at, mine.key);
@@ -79,13 +79,13 @@ fn main(at: Lanes) {
             out[to + 2u * round + 1u] = word_of(key);
         }
         if (mine.id == id && key != 0u && round + 1u < p.k) {
-            mine = best_behind(from, at.lane, count, winner);
+            mine = best_behind(start, at.lane, count, winner);
         }
     }
 
     var sum = 0.0;
     for (var i = at.lane; i < terms_of(index); i += WG) {
-        sum += term(from, i, finite(largest));
+        sum += term(start, i, finite(largest));
     }
     sum = sum_lanes(at, sum);
     if (at.lane == 0u) {

@@ -12,17 +12,17 @@ fn count_of(index: u32) -> u32 {
     return min(BLOCK, p.vocab - block_of(index) * BLOCK);
 }
 
-fn fetch(from: u32, i: u32) -> Pair {
+fn fetch(start: u32, i: u32) -> Pair {
     // Ids are relative to the row, whose first logit stands at a multiple of the stride.
-    return Pair(from % p.stride + i, key_of(x[from + i]));
+    return Pair(start % p.stride + i, key_of(x[start + i]));
 }
 
 fn terms_of(index: u32) -> u32 {
     return count_of(index);
 }
 
-fn term(from: u32, i: u32, largest: f32) -> f32 {
-    return exp(finite(key_of(x[from + i])) - largest);
+fn term(start: u32, i: u32, largest: f32) -> f32 {
+    return exp(finite(key_of(x[start + i])) - largest);
 }
 
 fn word_of(key: u32) -> u32 {

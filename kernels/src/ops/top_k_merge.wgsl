@@ -8,8 +8,8 @@ fn count_of(index: u32) -> u32 {
     return p.blocks * p.k;
 }
 
-fn fetch(from: u32, i: u32) -> Pair {
-    let at = from + 2u * (i + i / p.k);
+fn fetch(start: u32, i: u32) -> Pair {
+    let at = start + 2u * (i + i / p.k);
     return Pair(x[at], x[at + 1u]);
 }
 
@@ -17,8 +17,8 @@ fn terms_of(index: u32) -> u32 {
     return p.blocks;
 }
 
-fn term(from: u32, i: u32, largest: f32) -> f32 {
-    let at = from + 2u * (i * (p.k + 1u) + p.k);
+fn term(start: u32, i: u32, largest: f32) -> f32 {
+    let at = start + 2u * (i * (p.k + 1u) + p.k);
     return bitcast<f32>(x[at + 1u]) * exp(finite(x[at]) - largest);
 }
 
