@@ -65,7 +65,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
 
     let fresh = p.first_segment == 1u && range.x == 0u;
     let finish = p.last_segment == 1u && p.splits == 1u && range_end >= step[STEP_KV_MAX];
-    if (page_begin == page_end && !fresh && !finish) {
+    // Ranges past every sequence come after the one that wrote `out`: their states are no longer there.
+    let past = range.x >= step[STEP_KV_MAX];
+    if (page_begin == page_end && (past || !(fresh || finish))) {
         return;
     }
 
