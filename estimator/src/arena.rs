@@ -41,7 +41,9 @@ pub fn pack(items: &[Item], max: u64) -> Result<(Vec<Place>, Vec<u64>), usize> {
             // What stands in this buffer at the same time, by offset: the item goes in the lowest gap that holds it.
             let mut taken: Vec<(u64, u64)> = order
                 .iter()
-                .filter_map(|&j| places[j].filter(|p| p.buffer == buffer && alive(j)).map(|p| (p.offset, size(&items[j]))))
+                .filter_map(|&j| {
+                    places[j].filter(|p| p.buffer == buffer && alive(j)).map(|p| (p.offset, size(&items[j])))
+                })
                 .collect();
             taken.sort_unstable();
             let mut offset = 0;

@@ -65,7 +65,10 @@ mod tests {
         let reading = Reading::now(100, "/proc/meminfo");
         let budget = |asked| Budget::resolve(asked, Some(reading.clone()));
         assert_eq!(budget(None).map(|b| (b.bytes, b.source)), Some((100, "/proc/meminfo".into())));
-        assert_eq!(budget(Some((60, "flag --memory"))).map(|b| (b.bytes, b.source)), Some((60, "flag --memory".into())));
+        assert_eq!(
+            budget(Some((60, "flag --memory"))).map(|b| (b.bytes, b.source)),
+            Some((60, "flag --memory".into()))
+        );
         let over = budget(Some((160, "flag --memory")));
         assert_eq!(over.as_ref().map(|b| (b.bytes, b.requested)), Some((100, Some(160))));
         assert!(over.is_some_and(|b| b.source.contains("/proc/meminfo") && b.source.contains("--memory")));

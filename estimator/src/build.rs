@@ -84,8 +84,7 @@ impl Plan {
         let mut arena: Vec<u64> = Vec::new();
         for &size in &sizes {
             let name = if size > NARROW { "prefill" } else { "decode" };
-            let (program, sizes) =
-                Lowering::program(&shared, &mut tables, &format!("{name} {size}"), size)?;
+            let (program, sizes) = Lowering::program(&shared, &mut tables, &format!("{name} {size}"), size)?;
             arena.resize(arena.len().max(sizes.len()), 0);
             for (total, size) in arena.iter_mut().zip(sizes) {
                 *total = (*total).max(size);
@@ -118,10 +117,8 @@ impl Plan {
         let readback_buffer = io("readback", Role::Readback, results.unwrap_or(0))?;
 
         let vector_bytes = vectors.bytes.next_multiple_of(ALIGN);
-        let staging_bytes = STAGING
-            .min(matrix_bytes.max(vector_bytes))
-            .max(longest_row)
-            .next_multiple_of(ALIGN);
+        let staging_bytes =
+            STAGING.min(matrix_bytes.max(vector_bytes)).max(longest_row).next_multiple_of(ALIGN);
         Ok(Self {
             schema: PLAN_SCHEMA,
             model: facts(model),
@@ -207,7 +204,8 @@ fn place_vectors(
 
 /// How long a KV range may be so that the dearest attention dispatch keeps to the work budget.
 fn ranges(model: &Model, geometry: &Geometry, profile: &Profile, tokens: u32, tables: &mut Tables) -> Ranges {
-    let dearest = model.states.iter().map(|s| s.shape()).map(|s| u64::from(s.heads) * u64::from(s.head_dim)).max();
+    let dearest =
+        model.states.iter().map(|s| s.shape()).map(|s| u64::from(s.heads) * u64::from(s.head_dim)).max();
     let per_key = 4 * u64::from(tokens) * dearest.unwrap_or(0).max(1);
     let context = u64::from(geometry.context).next_multiple_of(PAGE.into());
     let page = u64::from(PAGE);

@@ -75,7 +75,10 @@ fn place(
     let matrices = || parts.iter().filter_map(|&id| model.matrix(id));
     let first = matrices().next().ok_or_else(|| PlanError::graph(label, "a linear op without matrices"))?;
     let record = Record::new(first.format, first.cols).ok_or_else(|| {
-        PlanError::graph(label, format!("rows of {} values are not whole {} blocks", first.cols, first.format))
+        PlanError::graph(
+            label,
+            format!("rows of {} values are not whole {} blocks", first.cols, first.format),
+        )
     })?;
     let total: u64 = matrices().map(|m| u64::from(m.rows)).sum();
     let rows = u32::try_from(total).map_err(|_| PlanError::graph(label, "more than 2^32 rows"))?;

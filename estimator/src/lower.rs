@@ -5,7 +5,7 @@ use crate::arena::{Item, Place, pack};
 use crate::error::{Limit, PlanError};
 use crate::geometry::Geometry;
 use crate::groups::{Groups, pieces, stacks};
-use crate::plan::{Dispatch, KvPlan, Program, Ranges, Shard, TOP_K, View, When, WeightGroup};
+use crate::plan::{Dispatch, KvPlan, Program, Ranges, Shard, TOP_K, View, WeightGroup, When};
 use plimsoll_kernels::ops::rope_kv::{HeadNorm, KvPlace, Rope};
 use plimsoll_kernels::ops::{
     add, attention, attention_merge, embed, gate, linear, rms_norm, rope_kv, select_rows, softcap, top_k,
@@ -263,8 +263,7 @@ impl<'a> Lowering<'a> {
         let max_rows = self.rows(out);
         let flops_per_row = 2 * u64::from(record.cols()) * u64::from(max_rows);
         let most = (self.shared.profile.work_budget / flops_per_row.max(1)).max(1);
-        let pieces: Vec<Shard> =
-            group.shards.iter().flat_map(|s| pieces(s, &record, most)).collect();
+        let pieces: Vec<Shard> = group.shards.iter().flat_map(|s| pieces(s, &record, most)).collect();
         for piece in pieces {
             let args = linear::Args {
                 format: record.format(),
@@ -351,11 +350,8 @@ impl<'a> Lowering<'a> {
                 token_slots: step.token_slots,
                 qkv_stride: self.width(qkv),
             };
-            let operands = vec![
-                Operand::Tensor(qkv),
-                Operand::View(segment.view),
-                Operand::View(self.shared.vectors),
-            ];
+            let operands =
+                vec![Operand::Tensor(qkv), Operand::View(segment.view), Operand::View(self.shared.vectors)];
             self.push(&format!("{label}.rope_kv"), When::Always, rope_kv::plan(profile, &args), operands);
         }
 
@@ -427,8 +423,8 @@ impl<'a> Lowering<'a> {
         self.expect_width(at, logits, self.shared.model.vocab)?;
         let rows = self.rows(logits);
         let args = top_k::Args { vocab: self.width(logits), stride: self.width(logits), k, max_rows: rows };
-        let [first, second] = top_k::plan(self.shared.profile, &args)
-            .ok_or_else(|| PlanError::graph(at, "no such top-k"))?;
+        let [first, second] =
+            top_k::plan(self.shared.profile, &args).ok_or_else(|| PlanError::graph(at, "no such top-k"))?;
         let scratch = self.scratch(top_k::scratch_words(args.vocab, k, rows) * 4);
         let out = self.scratch(top_k::out_words(k) * u64::from(rows) * 4);
         let label = format!("top_{k}");
@@ -548,7 +544,9 @@ impl<'a> Lowering<'a> {
     fn expect_vector(&self, label: &str, id: VectorId, len: u32) -> Result<(), PlanError> {
         match self.shared.model.vector(id) {
             Some(vector) if vector.len == len => Ok(()),
-            Some(vector) => Err(PlanError::graph(label, format!("a vector of {} where {len} are needed", vector.len))),
+            Some(vector) => {
+                Err(PlanError::graph(label, format!("a vector of {} where {len} are needed", vector.len)))
+            }
             None => Err(PlanError::graph(label, "no such vector")),
         }
     }
@@ -598,7 +596,8 @@ impl<'a> Lowering<'a> {
 /// Holds a dispatch against the limits, and proves that nothing it writes overlaps what else it binds.
 fn check(label: &str, call: &Call, views: &[View], profile: &Profile) -> Result<(), PlanError> {
     let limits = &profile.limits;
-    let exceeds = |limit, need: u64, have: u64| PlanError::Limit { limit, name: label.to_owned(), need, have };
+    let exceeds =
+        |limit, need: u64, have: u64| PlanError::Limit { limit, name: label.to_owned(), need, have };
     let operands = call.kernel.operands();
     let storage: Vec<Access> = operands.iter().copied().filter(|a| *a != Access::Range).collect();
     if storage.len() != views.len() {

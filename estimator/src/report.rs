@@ -7,8 +7,8 @@ use crate::plan::{Plan, Segment};
 use crate::solve::Solver;
 use crate::verdict::{Overhead, Suggestion, Verdict, admit};
 use plimsoll_kernels::{KvFormat, KvLayout, Profile, step::PAGE};
-use plimsoll_models::checkpoint::{Checkpoint, Source};
 use plimsoll_models::Model;
+use plimsoll_models::checkpoint::{Checkpoint, Source};
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
 
@@ -323,9 +323,10 @@ fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> u64 {
     if checkpoint.source() != Source::Config {
         return checkpoint.checkpoint_bytes();
     }
-    let matrices = model.matrices.iter().map(|m| {
-        m.format.row_bytes(m.cols.into()).unwrap_or(0).saturating_mul(m.rows.into())
-    });
+    let matrices = model
+        .matrices
+        .iter()
+        .map(|m| m.format.row_bytes(m.cols.into()).unwrap_or(0).saturating_mul(m.rows.into()));
     let vectors = model.vectors.iter().map(|v| v.format.row_bytes(v.len.into()).unwrap_or(0));
     matrices.chain(vectors).sum()
 }
@@ -336,7 +337,8 @@ fn largest_allocation(plan: &Plan) -> Largest {
 }
 
 fn largest_binding(plan: &Plan) -> Largest {
-    let views = plan.programs.iter().flat_map(|p| &p.dispatches).flat_map(|d| d.views.iter().map(move |v| (v, d)));
+    let views =
+        plan.programs.iter().flat_map(|p| &p.dispatches).flat_map(|d| d.views.iter().map(move |v| (v, d)));
     let largest = views.max_by_key(|(v, _)| v.bytes);
     largest.map(|(v, d)| Largest { name: d.label.clone(), bytes: v.bytes }).unwrap_or_default()
 }

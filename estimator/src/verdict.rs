@@ -176,9 +176,10 @@ pub fn admit(
 ) -> Result<Verdict, PlanError> {
     match Plan::new(model, geometry, profile) {
         Err(fault @ PlanError::Graph { .. }) => Err(fault),
-        Err(error) => {
-            Ok(Verdict::Refused(refuse_limit(&error, solve::nearest(model, geometry, profile, budget, overhead))))
-        }
+        Err(error) => Ok(Verdict::Refused(refuse_limit(
+            &error,
+            solve::nearest(model, geometry, profile, budget, overhead),
+        ))),
         Ok(plan) => match budget {
             Some(budget) if plan.total().saturating_add(overhead.bytes) > budget.bytes => {
                 let nearest = solve::nearest(model, geometry, profile, Some(budget), overhead);

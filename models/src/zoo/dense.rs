@@ -146,7 +146,11 @@ impl Dense {
             }
         }
         if !head_dim.is_multiple_of(2) {
-            return Err(ModelError::field("head size", "an even number, to rotate pairs", head_dim.to_string()));
+            return Err(ModelError::field(
+                "head size",
+                "an even number, to rotate pairs",
+                head_dim.to_string(),
+            ));
         }
         if !heads.is_multiple_of(kv_heads) {
             return Err(ModelError::field(
