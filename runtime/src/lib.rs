@@ -10,6 +10,7 @@ pub mod evaluate;
 #[cfg(test)]
 mod fake;
 pub mod pool;
+pub mod lone;
 pub mod request;
 pub mod rng;
 pub mod sampler;
