@@ -2,6 +2,8 @@
 
 pub mod checkpoint;
 pub mod error;
+pub mod tokenizer;
 
 pub use checkpoint::Checkpoint;
 pub use error::ModelError;
+pub use tokenizer::Tokenizer;

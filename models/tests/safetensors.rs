@@ -12,7 +12,7 @@ const TWO: &str = r#"{"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},"
 const ONE: &str = r#"{"c":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
 
 fn fails(result: Result<Checkpoint, plimsoll_models::ModelError>, parts: &[&str]) {
-    let error = result.err().expect("accepted").to_string();
+    let error = result.expect_err("accepted").to_string();
     assert!(parts.iter().all(|p| error.contains(p)), "{error:?} lacks one of {parts:?}");
 }
 
