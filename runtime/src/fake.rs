@@ -51,7 +51,7 @@ pub fn plan(context: u32, slots: u32, prefill_chunk: u32, logit_rows: u32) -> Pl
         upload_buffers: vec![],
         readback_buffer: 0,
         params: vec![],
-        ranges: Ranges { tokens: PAGE, count: full, first: 0 },
+        ranges: Ranges { tokens: PAGE, count: full, first: 0, whole: 0 },
         kernels: vec![],
         programs: vec![],
     }

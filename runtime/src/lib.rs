@@ -9,12 +9,13 @@ pub mod error;
 pub mod evaluate;
 #[cfg(test)]
 mod fake;
-pub mod pool;
 pub mod lone;
+pub mod pool;
 pub mod request;
 pub mod rng;
 pub mod sampler;
 pub mod scheduler;
+pub mod session;
 pub mod step;
 pub mod stop;
 
@@ -22,4 +23,5 @@ pub use engine::{Engine, Feed};
 pub use error::RuntimeError;
 pub use request::{Event, FinishReason, Refused, Request, RequestId, What};
 pub use sampler::SamplerOptions;
+pub use session::{GenerateOptions, Generation, Progress, Session};
 pub use step::{Cancel, Candidates, Sampling, SequenceInput, StepInput, StepOutput, Stepper, Wanted};
