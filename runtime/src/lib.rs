@@ -4,8 +4,16 @@
 //! This is the only crate that knows wgpu. It decides nothing about memory: it creates the buffers a
 //! [`Plan`](plimsoll_estimator::Plan) lists, and after a load it creates none.
 
+pub mod adapters;
+pub mod books;
+pub mod device;
 pub mod error;
+pub mod faults;
+pub mod memory;
 pub mod step;
 
+pub use adapters::{AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, adapters};
+pub use device::Device;
 pub use error::RuntimeError;
+pub use memory::{MemoryReading, MemorySource};
 pub use step::{Cancel, Candidates, Sampling, SequenceInput, StepInput, StepOutput, Stepper, Wanted};
