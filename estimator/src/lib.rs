@@ -1,7 +1,27 @@
 //! Plans priced to the byte: arena, limits, budget, verdict and inverse solve. No GPU is touched here.
+//!
+//! `plan = f(model, geometry, profile)`: [`Plan::new`] places every byte and every dispatch; [`admit`] holds the plan
+//! against a [`Budget`] and answers with a [`Verdict`]; [`report::Report`] is what people and scripts read.
 
+pub mod arena;
+pub mod budget;
+mod build;
+pub mod error;
 pub mod geometry;
+mod groups;
+mod kv;
+mod lower;
 pub mod plan;
+mod pool;
+pub mod report;
+pub mod solve;
+pub mod verdict;
 
+pub use budget::{Budget, Reading};
+pub use build::PLAN_SCHEMA;
+pub use error::PlanError;
 pub use geometry::Geometry;
 pub use plan::Plan;
+pub use report::Report;
+pub use solve::Solver;
+pub use verdict::{Admitted, Overhead, Refusal, Verdict, admit};

@@ -23,6 +23,21 @@ pub enum Segment {
     Io,
 }
 
+impl Segment {
+    /// Every segment, in the order reports list them.
+    pub const ALL: [Segment; 4] = [Segment::Weights, Segment::Kv, Segment::Activations, Segment::Io];
+
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Segment::Weights => "weights",
+            Segment::Kv => "kv",
+            Segment::Activations => "activations",
+            Segment::Io => "io",
+        }
+    }
+}
+
 /// What the runtime does with a buffer, and so how it must be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -183,13 +198,13 @@ pub struct Program {
     pub dispatches: Vec<Dispatch>,
     /// Logits `[R, V]`, f32.
     pub logits: View,
-    /// Greedy result: per row `[id, logit]` and `[_, log-sum-exp]`.
+    /// Greedy result: per row `[id, logit]` and `[0, log-sum-exp]`, 32-bit words.
     pub greedy: View,
-    /// Top-k result: per row [`TOP_K`] pairs `[id, logit]` and `[_, log-sum-exp]`.
+    /// Top-k result: per row [`Plan::top_k`] pairs `[id, logit]` and `[0, log-sum-exp]`, 32-bit words.
     pub top_k: View,
 }
 
-/// Candidates the device returns for sampling.
+/// Candidates the device returns for sampling, or the whole vocabulary where that is smaller.
 pub const TOP_K: u32 = 64;
 
 /// KV ranges: the pieces a long attention is cut into, one dispatch each.
@@ -201,6 +216,8 @@ pub struct Ranges {
     pub count: u32,
     /// Slot of range 0 in the parameter buffer; range `i` is `[i·tokens, tokens, 0, 0]` at slot `first + i`.
     pub first: u32,
+    /// Slot of a range that covers everything, for dispatches with a `Range` operand that are not repeated.
+    pub whole: u32,
 }
 
 /// What the report says of the model.
@@ -283,6 +300,11 @@ impl Plan {
     /// The most bytes there ever are: the steady state and the load's staging.
     pub fn load_peak(&self) -> u64 {
         self.total() + self.staging_bytes
+    }
+
+    /// Candidates of a row of [`Program::top_k`].
+    pub fn top_k(&self) -> u32 {
+        TOP_K.min(self.model.vocab)
     }
 
     /// The program for a step of `tokens`.

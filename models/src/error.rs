@@ -68,6 +68,14 @@ pub enum ModelError {
         /// Why, or what is supported instead.
         detail: String,
     },
+    /// No family of the registry claims the checkpoint: it can be neither priced nor run.
+    #[error("cannot price architecture {stated:?}: known are {known}")]
+    UnknownArchitecture {
+        /// What the checkpoint says it is.
+        stated: String,
+        /// Names of the known families.
+        known: String,
+    },
     /// A vocabulary contradicts itself or the tokenizer could not use it.
     #[error("tokenizer: {place}: expected {expected}, got {got}")]
     Tokenizer {

@@ -5,7 +5,9 @@ pub mod error;
 pub mod graph;
 pub mod model;
 pub mod rope;
+pub mod zoo;
 
 pub use checkpoint::Checkpoint;
 pub use error::ModelError;
 pub use model::Model;
+pub use zoo::{Architecture, Registry};

@@ -6,14 +6,23 @@
 
 pub mod adapters;
 pub mod books;
+mod buffers;
 pub mod device;
 pub mod error;
 pub mod faults;
+pub mod lone;
 pub mod memory;
+mod pipelines;
+mod recording;
+pub mod runtime;
 pub mod step;
+mod tables;
+mod transfer;
+mod weights;
 
 pub use adapters::{AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, adapters};
 pub use device::Device;
 pub use error::RuntimeError;
 pub use memory::{MemoryReading, MemorySource};
+pub use runtime::{LoadProgress, Runtime};
 pub use step::{Cancel, Candidates, Sampling, SequenceInput, StepInput, StepOutput, Stepper, Wanted};

@@ -1,0 +1,239 @@
+//! Makes plans: `plan = f(model, geometry, profile)`.
+
+use crate::error::{Limit, PlanError};
+use crate::geometry::Geometry;
+use crate::groups::Groups;
+use crate::lower::{Lowering, NARROW, Shared, Tables, tile_tokens};
+use crate::plan::{ALIGN, Buffer, ModelFacts, Plan, Ranges, Role, Segment, View};
+use crate::pool::Pool;
+use plimsoll_kernels::{Profile, StepLayout, step::PAGE};
+use plimsoll_models::Model;
+use plimsoll_models::model::State;
+
+/// Version of the plan's structure.
+pub const PLAN_SCHEMA: u32 = 1;
+
+/// The upload buffer of a load: large enough to keep a copy engine busy, small enough not to matter.
+const STAGING: u64 = 8 << 20;
+
+/// Upload buffers, used in turn so that a step can be prepared while another runs.
+const UPLOADS: usize = 2;
+
+impl Plan {
+    /// Plans a model: places every byte and every dispatch, or says what limit or contradiction stands against it.
+    ///
+    /// # Errors
+    /// See [`PlanError`]. A plan that exceeds a *budget* is a plan; [`crate::admit`] holds it against one.
+    pub fn new(model: &Model, geometry: &Geometry, profile: &Profile) -> Result<Self, PlanError> {
+        validate(geometry, model)?;
+        let tokens = geometry.prefill_chunk.max(geometry.slots);
+        let limits = &profile.limits;
+        let mut buffers: Vec<Buffer> = Vec::new();
+
+        let mut pool =
+            Pool::new("weights", Segment::Weights, Role::Matrices, limits.max_buffer_size, buffers.len());
+        let groups = Groups::place(model, profile, &mut pool)?;
+        buffers.extend(pool.buffers());
+        let matrix_bytes: u64 = buffers.iter().map(|b| b.bytes).sum();
+        let longest_row = groups.all.iter().map(|g| g.record.stride()).max().unwrap_or(0);
+
+        let (vector_offsets, vectors) = place_vectors(model, profile, &mut buffers)?;
+
+        let mut pool = Pool::new("kv", Segment::Kv, Role::Kv, limits.max_buffer_size, buffers.len());
+        let kv = crate::kv::place(model, geometry, profile, &mut pool)?;
+        buffers.extend(pool.buffers());
+
+        let sizes = program_sizes(tokens, geometry.slots);
+        let mut tiles: Vec<u32> = Vec::new();
+        for state in &model.states {
+            for &size in &sizes {
+                let tile = tile_tokens(state.shape(), size);
+                if !tiles.contains(&tile) {
+                    tiles.push(tile);
+                }
+            }
+        }
+        let pages: Vec<u32> = kv.kinds.iter().map(|k| k.pages_per_slot).collect();
+        let pairs: Vec<u32> = model.ropes.iter().map(|r| r.pairs()).collect();
+        let step = StepLayout::new(tokens, geometry.logit_rows, geometry.slots, &tiles, &pages, &pairs)
+            .filter(|s| s.words * 4 <= limits.max_storage_buffer_binding_size.min(limits.max_buffer_size))
+            .ok_or_else(|| PlanError::Limit {
+                limit: Limit::Binding,
+                name: "step tables".into(),
+                need: u64::from(tokens) * pairs.iter().map(|&p| u64::from(p) * 8).sum::<u64>()
+                    + pages.iter().map(|&p| u64::from(p) * 4 * u64::from(geometry.slots)).sum::<u64>(),
+                have: limits.max_storage_buffer_binding_size,
+            })?;
+
+        let mut tables = Tables::default();
+        let ranges = ranges(model, geometry, profile, tokens, &mut tables);
+        let arena_base = buffers.len() as u32;
+        let shared = Shared {
+            model,
+            geometry,
+            profile,
+            step: &step,
+            groups: &groups,
+            vectors,
+            vector_offsets: &vector_offsets,
+            kv: &kv,
+            ranges,
+            arena_base,
+        };
+        let mut programs = Vec::new();
+        let mut arena: Vec<u64> = Vec::new();
+        for &size in &sizes {
+            let name = if size > NARROW { "prefill" } else { "decode" };
+            let (program, sizes) = Lowering::program(&shared, &mut tables, &format!("{name} {size}"), size)?;
+            arena.resize(arena.len().max(sizes.len()), 0);
+            for (total, size) in arena.iter_mut().zip(sizes) {
+                *total = (*total).max(size);
+            }
+            programs.push(program);
+        }
+        buffers.extend(arena.into_iter().enumerate().map(|(i, bytes)| Buffer {
+            name: format!("arena.{i}"),
+            segment: Segment::Activations,
+            role: Role::Arena,
+            bytes,
+        }));
+
+        let mut io = |name: &str, role, bytes: u64| -> Result<u32, PlanError> {
+            let bytes = bytes.max(1).next_multiple_of(ALIGN);
+            if bytes > limits.max_buffer_size {
+                let (limit, have) = (Limit::Allocation, limits.max_buffer_size);
+                return Err(PlanError::Limit { limit, name: name.to_owned(), need: bytes, have });
+            }
+            buffers.push(Buffer { name: name.to_owned(), segment: Segment::Io, role, bytes });
+            Ok(buffers.len() as u32 - 1)
+        };
+        let step_buffer = io("step", Role::Step, step.words * 4)?;
+        let params_buffer = io("params", Role::Params, tables.params.len() as u64 * ALIGN)?;
+        let upload_buffers = (0..UPLOADS)
+            .map(|i| io(&format!("upload.{i}"), Role::Upload, step.words * 4))
+            .collect::<Result<_, _>>()?;
+        // A step reads back logits or candidates, never both.
+        let results = programs.iter().map(|p| p.logits.bytes.max(p.top_k.bytes).max(p.greedy.bytes)).max();
+        let readback_buffer = io("readback", Role::Readback, results.unwrap_or(0))?;
+
+        let vector_bytes = vectors.bytes.next_multiple_of(ALIGN);
+        let staging_bytes =
+            STAGING.min(matrix_bytes.max(vector_bytes)).max(longest_row).next_multiple_of(ALIGN);
+        Ok(Self {
+            schema: PLAN_SCHEMA,
+            model: facts(model),
+            geometry: geometry.clone(),
+            profile: profile.clone(),
+            buffers,
+            staging_bytes,
+            groups: groups.all,
+            vectors,
+            vector_offsets,
+            kv,
+            step,
+            step_buffer,
+            params_buffer,
+            upload_buffers,
+            readback_buffer,
+            params: tables.params,
+            ranges,
+            kernels: tables.kernels,
+            programs,
+        })
+    }
+}
+
+fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanError> {
+    let range = |field, value: u32, low: u32, high: u32| {
+        if (low..=high).contains(&value) {
+            return Ok(());
+        }
+        Err(PlanError::Geometry { field, expected: format!("{low} to {high}"), got: value.into() })
+    };
+    range("context", geometry.context, 1, 1 << 30)?;
+    range("slots", geometry.slots, 1, 1 << 16)?;
+    range("prefill_chunk", geometry.prefill_chunk, 1, 1 << 20)?;
+    range("logit_rows", geometry.logit_rows, 1, 1 << 20)?;
+    if model.graph.ops.is_empty() {
+        return Err(PlanError::graph("the model", "it has no ops"));
+    }
+    Ok(())
+}
+
+/// Most tokens of each program: one sequence decoding, a few, a prefill chunk.
+fn program_sizes(tokens: u32, slots: u32) -> Vec<u32> {
+    let mut sizes = vec![1];
+    if tokens > NARROW {
+        if slots > 1 {
+            sizes.push(NARROW);
+        }
+        sizes.push(tokens);
+    } else if tokens > 1 {
+        sizes.push(tokens);
+    }
+    sizes
+}
+
+/// Vectors stand in one buffer as f32, in order.
+fn place_vectors(
+    model: &Model,
+    profile: &Profile,
+    buffers: &mut Vec<Buffer>,
+) -> Result<(Vec<u32>, View), PlanError> {
+    let mut offsets = Vec::new();
+    let mut words = 0u64;
+    for vector in &model.vectors {
+        offsets.push(words as u32);
+        words += u64::from(vector.len);
+    }
+    let bytes = (words * 4).max(4);
+    let limits = &profile.limits;
+    let have = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    if bytes > have || words > u64::from(u32::MAX) {
+        return Err(PlanError::Limit { limit: Limit::Binding, name: "vectors".into(), need: bytes, have });
+    }
+    let view = View { buffer: buffers.len() as u32, offset: 0, bytes };
+    buffers.push(Buffer {
+        name: "vectors".into(),
+        segment: Segment::Weights,
+        role: Role::Vectors,
+        bytes: bytes.next_multiple_of(ALIGN),
+    });
+    Ok((offsets, view))
+}
+
+/// How long a KV range may be so that the dearest attention dispatch keeps to the work budget.
+fn ranges(model: &Model, geometry: &Geometry, profile: &Profile, tokens: u32, tables: &mut Tables) -> Ranges {
+    let dearest =
+        model.states.iter().map(|s| s.shape()).map(|s| u64::from(s.heads) * u64::from(s.head_dim)).max();
+    let per_key = 4 * u64::from(tokens) * dearest.unwrap_or(0).max(1);
+    let context = u64::from(geometry.context).next_multiple_of(PAGE.into());
+    let page = u64::from(PAGE);
+    let length = (profile.work_budget / per_key / page * page).clamp(page, context) as u32;
+    let count = context.div_ceil(u64::from(length)) as u32;
+    // A range that is not repeated covers any position.
+    let whole = tables.params(vec![0, 1 << 31, 0, 0]);
+    let mut first = None;
+    for i in 0..count {
+        let slot = tables.params(vec![i * length, length, 0, 0]);
+        first.get_or_insert(slot);
+    }
+    Ranges { tokens: length, count, first: first.unwrap_or(whole), whole }
+}
+
+fn facts(model: &Model) -> ModelFacts {
+    let count = |f: fn(&State) -> bool| model.states.iter().filter(|s| f(s)).count() as u32;
+    let (full, sliding) =
+        (count(|s| matches!(s, State::KvFull { .. })), count(|s| matches!(s, State::KvSliding { .. })));
+    ModelFacts {
+        name: model.name.clone(),
+        architecture: model.architecture.clone(),
+        parameters: model.parameters(),
+        vocab: model.vocab,
+        context_max: model.context_max,
+        attention_full: full,
+        attention_sliding: sliding,
+        recurrent: 0,
+        stateless: model.layers.saturating_sub(full + sliding),
+    }
+}

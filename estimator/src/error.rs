@@ -1,0 +1,84 @@
+//! Why no plan could be made.
+
+use plimsoll_kernels::KvFormat;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A limit of the adapter that a plan met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// Bytes of one buffer.
+    Allocation,
+    /// Bytes of one binding.
+    Binding,
+    /// Storage buffers of one stage.
+    StorageBuffers,
+    /// Invocations of a workgroup.
+    Invocations,
+    /// Workgroups of a dispatch.
+    Workgroups,
+}
+
+impl Limit {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Limit::Allocation => "allocation",
+            Limit::Binding => "binding",
+            Limit::StorageBuffers => "storage_buffers",
+            Limit::Invocations => "invocations",
+            Limit::Workgroups => "workgroups",
+        }
+    }
+}
+
+/// Why no plan could be made.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A part that cannot be made smaller exceeds a limit of the adapter.
+    #[error("{name} needs {need} where the {} limit is {have}", limit.name())]
+    Limit {
+        /// Which limit.
+        limit: Limit,
+        /// What met it.
+        name: String,
+        /// What it needs.
+        need: u64,
+        /// What there is.
+        have: u64,
+    },
+    /// The KV format cannot hold heads of this size.
+    #[error("KV format {format} needs heads of a multiple of 32 values, this model has {head_dim}")]
+    KvFormat {
+        /// Asked for.
+        format: KvFormat,
+        /// The model's.
+        head_dim: u32,
+    },
+    /// A number of the geometry is out of range.
+    #[error("{field}: expected {expected}, got {got}")]
+    Geometry {
+        /// Which.
+        field: &'static str,
+        /// The range.
+        expected: String,
+        /// What was asked.
+        got: u64,
+    },
+    /// The model's graph contradicts itself: a fault of its architecture, not of the checkpoint.
+    #[error("the graph of this model is malformed at {at}: {why}")]
+    Graph {
+        /// Which op.
+        at: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl PlanError {
+    pub(crate) fn graph(at: &str, why: impl Into<String>) -> Self {
+        PlanError::Graph { at: at.to_owned(), why: why.into() }
+    }
+}

@@ -1,0 +1,636 @@
+//! From a graph to a program: each op asks its kernel's planning function, activations go into the arena, and
+//! every operand becomes a view.
+
+use crate::arena::{Item, Place, pack};
+use crate::error::{Limit, PlanError};
+use crate::geometry::Geometry;
+use crate::groups::{Groups, pieces, stacks};
+use crate::plan::{Dispatch, KvPlan, Program, Ranges, Shard, TOP_K, View, WeightGroup, When};
+use plimsoll_kernels::ops::rope_kv::{HeadNorm, KvPlace, Rope};
+use plimsoll_kernels::ops::{
+    add, attention, attention_merge, embed, gate, linear, rms_norm, rope_kv, select_rows, softcap, top_k,
+};
+use plimsoll_kernels::{Access, AttentionShape, Call, Kernel, Profile, StepLayout, Unit};
+use plimsoll_models::Model;
+use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
+use std::collections::HashMap;
+
+/// Tokens up to which a program is for decoding: matrices are read once for at most this many vectors.
+pub(crate) const NARROW: u32 = 8;
+
+/// Splits of the KV that run side by side when one token cannot keep a device busy by itself.
+const DECODE_SPLITS: u32 = 8;
+
+/// What all programs of a plan share.
+pub(crate) struct Shared<'a> {
+    pub model: &'a Model,
+    pub geometry: &'a Geometry,
+    pub profile: &'a Profile,
+    pub step: &'a StepLayout,
+    pub groups: &'a Groups,
+    pub vectors: View,
+    pub vector_offsets: &'a [u32],
+    pub kv: &'a KvPlan,
+    pub ranges: Ranges,
+    /// Index of the first arena buffer.
+    pub arena_base: u32,
+}
+
+/// Kernels and parameter slots, each once.
+#[derive(Default)]
+pub(crate) struct Tables {
+    pub kernels: Vec<Kernel>,
+    kernel_ids: HashMap<Kernel, u32>,
+    pub params: Vec<Vec<u32>>,
+    params_ids: HashMap<Vec<u32>, u32>,
+}
+
+impl Tables {
+    fn kernel(&mut self, kernel: Kernel) -> u32 {
+        let next = self.kernels.len() as u32;
+        *self.kernel_ids.entry(kernel).or_insert_with_key(|k| {
+            self.kernels.push(k.clone());
+            next
+        })
+    }
+
+    /// The slot of these words, shared with any dispatch that has the same.
+    pub fn params(&mut self, words: Vec<u32>) -> u32 {
+        let next = self.params.len() as u32;
+        *self.params_ids.entry(words).or_insert_with_key(|w| {
+            self.params.push(w.clone());
+            next
+        })
+    }
+}
+
+/// Tokens a tile of the attention of `shape` holds in a program of `max_tokens`.
+pub(crate) fn tile_tokens(shape: &AttentionShape, max_tokens: u32) -> u32 {
+    attention::tile_tokens(shape, max_tokens <= NARROW)
+}
+
+/// An operand of a dispatch before the arena is packed.
+enum Operand {
+    /// An activation.
+    Tensor(TensorId),
+    /// Scratch, by index.
+    Scratch(usize),
+    /// Anything else.
+    View(View),
+}
+
+/// A dispatch before the arena is packed.
+struct Draft {
+    label: String,
+    when: When,
+    call: Call,
+    operands: Vec<Operand>,
+    ranged: bool,
+}
+
+/// Lowers one program.
+pub(crate) struct Lowering<'a> {
+    shared: &'a Shared<'a>,
+    max_tokens: u32,
+    drafts: Vec<Draft>,
+    /// First and last op of each tensor.
+    alive: Vec<Option<(u32, u32)>>,
+    /// Bytes and op of each scratch.
+    scratch: Vec<(u64, u32)>,
+    op: u32,
+}
+
+impl<'a> Lowering<'a> {
+    /// The program for steps of up to `max_tokens`, and the bytes it needs of each arena buffer.
+    pub fn program(
+        shared: &'a Shared<'a>,
+        tables: &mut Tables,
+        name: &str,
+        max_tokens: u32,
+    ) -> Result<(Program, Vec<u64>), PlanError> {
+        let model = shared.model;
+        let mut this = Self {
+            shared,
+            max_tokens,
+            drafts: Vec::new(),
+            alive: vec![None; model.graph.tensors.len()],
+            scratch: Vec::new(),
+            op: 0,
+        };
+        for (index, (label, op)) in model.graph.ops.iter().enumerate() {
+            this.op = index as u32;
+            this.touch(label, op)?;
+            this.lower(label, op)?;
+        }
+        this.op = model.graph.ops.len() as u32;
+        let [greedy, top] = [this.sample(When::Greedy, 1)?, this.sample(When::TopK, TOP_K.min(model.vocab))?];
+        this.finish(tables, name, greedy, top)
+    }
+
+    /// Records which tensors the op keeps alive, and that everything it reads was written.
+    fn touch(&mut self, label: &str, op: &Op) -> Result<(), PlanError> {
+        for id in op.reads() {
+            match self.alive.get_mut(id.0 as usize) {
+                Some(Some((_, last))) => *last = self.op,
+                Some(None) => return Err(PlanError::graph(label, "a tensor is read before it is written")),
+                None => return Err(PlanError::graph(label, "no such tensor")),
+            }
+        }
+        for id in op.writes() {
+            let alive =
+                self.alive.get_mut(id.0 as usize).ok_or_else(|| PlanError::graph(label, "no such tensor"))?;
+            let first = alive.map_or(self.op, |(first, _)| first);
+            *alive = Some((first, self.op));
+        }
+        Ok(())
+    }
+
+    fn lower(&mut self, label: &str, op: &Op) -> Result<(), PlanError> {
+        let profile = self.shared.profile;
+        match op {
+            Op::Embed { table, scale, out } => {
+                let group = self.group(label, &[*table])?;
+                self.expect_width(label, *out, group.record.cols())?;
+                for shard in &group.shards {
+                    let args = embed::Args {
+                        format: group.record.format(),
+                        width: group.record.cols(),
+                        first_row: shard.first_row,
+                        rows: shard.rows,
+                        scale: *scale,
+                        ids: self.shared.step.ids,
+                        out_stride: self.width(*out),
+                    };
+                    let operands = vec![Operand::View(shard.view), Operand::Tensor(*out)];
+                    self.push(label, When::Always, embed::plan(profile, &args), operands);
+                }
+            }
+            Op::RmsNorm { x, weight, plus_one, eps, out, accumulate } => {
+                self.expect_width(label, *out, self.width(*x))?;
+                self.expect_vector(label, *weight, self.width(*x))?;
+                let args = rms_norm::Args {
+                    width: self.width(*x),
+                    x_stride: self.width(*x),
+                    out_stride: self.width(*out),
+                    eps: *eps,
+                    weight: self.vector(label, *weight)?,
+                    plus_one: *plus_one,
+                    accumulate: *accumulate,
+                    unit: self.unit(*out),
+                };
+                let operands =
+                    vec![Operand::Tensor(*x), Operand::Tensor(*out), Operand::View(self.shared.vectors)];
+                self.push(label, self.when(*out), rms_norm::plan(profile, &args), operands);
+            }
+            Op::Linear { x, bias, out, accumulate, .. } => {
+                let mut column = 0;
+                for (i, stack) in stacks(self.shared.model, label, op)?.iter().enumerate() {
+                    let bias = match bias.get(i).copied().flatten() {
+                        None => None,
+                        Some(id) => {
+                            let group = self.group(label, stack)?;
+                            self.expect_vector(label, id, group.rows)?;
+                            Some(self.vector(label, id)?)
+                        }
+                    };
+                    column += self.linear(label, *x, stack, bias, *out, column, *accumulate)?;
+                }
+                self.expect_width(label, *out, column)?;
+            }
+            Op::Attention { qkv, attention, out } => self.attention(label, *qkv, attention, *out)?,
+            Op::Gate { x, activation, out } => {
+                self.expect_width(label, *x, 2 * self.width(*out))?;
+                let args = gate::Args {
+                    activation: *activation,
+                    width: self.width(*out),
+                    x_stride: self.width(*x),
+                    out_stride: self.width(*out),
+                    unit: self.unit(*out),
+                };
+                let operands = vec![Operand::Tensor(*x), Operand::Tensor(*out)];
+                self.push(label, self.when(*out), gate::plan(profile, &args), operands);
+            }
+            Op::Add { x, to } => {
+                self.expect_width(label, *x, self.width(*to))?;
+                let args = add::Args {
+                    width: self.width(*x),
+                    x_stride: self.width(*x),
+                    out_stride: self.width(*to),
+                    unit: self.unit(*to),
+                };
+                let operands = vec![Operand::Tensor(*x), Operand::Tensor(*to)];
+                self.push(label, self.when(*to), add::plan(profile, &args), operands);
+            }
+            Op::SelectRows { x, out } => {
+                self.expect_width(label, *x, self.width(*out))?;
+                let args = select_rows::Args {
+                    width: self.width(*x),
+                    rows: self.shared.step.rows,
+                    x_stride: self.width(*x),
+                    out_stride: self.width(*out),
+                };
+                let operands = vec![Operand::Tensor(*x), Operand::Tensor(*out)];
+                self.push(label, When::Logits, select_rows::plan(profile, &args), operands);
+            }
+            Op::Softcap { x, cap } => {
+                let args = softcap::Args {
+                    width: self.width(*x),
+                    stride: self.width(*x),
+                    cap: *cap,
+                    unit: self.unit(*x),
+                };
+                self.push(label, self.when(*x), softcap::plan(profile, &args), vec![Operand::Tensor(*x)]);
+            }
+        }
+        Ok(())
+    }
+
+    /// One stack of a linear op, a dispatch for each piece of its shards. Answers its rows.
+    #[allow(clippy::too_many_arguments)] // the op's own fields
+    fn linear(
+        &mut self,
+        label: &str,
+        x: TensorId,
+        stack: &[graph::MatrixId],
+        bias: Option<u32>,
+        out: TensorId,
+        column: u32,
+        accumulate: bool,
+    ) -> Result<u32, PlanError> {
+        let group = self.group(label, stack)?;
+        let (rows, record) = (group.rows, group.record);
+        self.expect_width(label, x, record.cols())?;
+        let max_rows = self.rows(out);
+        let flops_per_row = 2 * u64::from(record.cols()) * u64::from(max_rows);
+        let most = (self.shared.profile.work_budget / flops_per_row.max(1)).max(1);
+        let pieces: Vec<Shard> = group.shards.iter().flat_map(|s| pieces(s, &record, most)).collect();
+        for piece in pieces {
+            let args = linear::Args {
+                format: record.format(),
+                n: piece.rows,
+                k: record.cols(),
+                x_stride: self.width(x),
+                out_stride: self.width(out),
+                out_column: column + piece.first_row,
+                accumulate,
+                bias: bias.map(|b| b + piece.first_row),
+                unit: self.unit(out),
+                max_rows,
+            };
+            let operands = vec![
+                Operand::View(piece.view),
+                Operand::Tensor(x),
+                Operand::Tensor(out),
+                Operand::View(self.shared.vectors),
+            ];
+            self.push(label, self.when(out), linear::plan(self.shared.profile, &args), operands);
+        }
+        Ok(rows)
+    }
+
+    /// Head norms, rope and KV write; attention over every segment; the merge of its splits.
+    fn attention(
+        &mut self,
+        label: &str,
+        qkv: TensorId,
+        op: &graph::Attention,
+        out: TensorId,
+    ) -> Result<(), PlanError> {
+        let Shared { model, profile, step, kv, .. } = *self.shared;
+        let shape = op.shape;
+        let layer = kv
+            .layers
+            .get(op.state.0 as usize)
+            .ok_or_else(|| PlanError::graph(label, "no such attention state"))?;
+        if layer.layout.kv_heads != shape.kv_heads || layer.layout.head_dim != shape.head_dim {
+            return Err(PlanError::graph(label, "the state has other heads"));
+        }
+        if shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 {
+            return Err(PlanError::graph(label, "query heads are no multiple of KV heads"));
+        }
+        self.expect_width(label, qkv, shape.qkv_width())?;
+        self.expect_width(label, out, shape.heads * shape.head_dim)?;
+        let kind = kv.kinds[layer.kind as usize];
+        let table = step.tables[layer.kind as usize];
+        let norm = |norm: Option<graph::HeadNorm>| -> Result<Option<HeadNorm>, PlanError> {
+            norm.map(|n| {
+                self.expect_vector(label, n.weight, shape.head_dim)?;
+                Ok(HeadNorm { weight: self.vector(label, n.weight)?, plus_one: n.plus_one, eps: n.eps })
+            })
+            .transpose()
+        };
+        let (q_norm, k_norm) = (norm(op.q_norm)?, norm(op.k_norm)?);
+        let rope = match op.rotation {
+            None => None,
+            Some(rotation) => {
+                let index = rotation.rope.0 as usize;
+                let table = step.ropes.get(index).ok_or_else(|| PlanError::graph(label, "no such rope"))?;
+                if table.pairs * 2 > shape.head_dim || model.ropes.len() <= index {
+                    return Err(PlanError::graph(label, "more pairs are rotated than a head has"));
+                }
+                Some(Rope { table: table.offset, pairs: table.pairs, interleaved: rotation.interleaved })
+            }
+        };
+        let place = |segment: &crate::plan::KvSegment| KvPlace {
+            table: table.offset,
+            pages: table.pages,
+            first_page: segment.first_page,
+            segment_pages: segment.pages,
+        };
+        for (i, segment) in layer.segments.iter().enumerate() {
+            let args = rope_kv::Args {
+                shape,
+                kv: layer.layout,
+                place: place(segment),
+                q_norm,
+                k_norm,
+                rope,
+                rotate_queries: i == 0,
+                positions: step.positions,
+                token_slots: step.token_slots,
+                qkv_stride: self.width(qkv),
+            };
+            let operands =
+                vec![Operand::Tensor(qkv), Operand::View(segment.view), Operand::View(self.shared.vectors)];
+            self.push(&format!("{label}.rope_kv"), When::Always, rope_kv::plan(profile, &args), operands);
+        }
+
+        let splits = if self.max_tokens <= NARROW { DECODE_SPLITS } else { 1 };
+        let words = attention::scratch_words(&shape, splits, self.max_tokens);
+        let scratch = self.scratch(words * 4);
+        let tile = tile_tokens(&shape, self.max_tokens);
+        let tile_table = step
+            .tiles
+            .iter()
+            .position(|t| t.tokens == tile)
+            .ok_or_else(|| PlanError::graph(label, "no tile table for its heads"))?;
+        for (i, segment) in layer.segments.iter().enumerate() {
+            let args = attention::Args {
+                shape,
+                kv: layer.layout,
+                place: place(segment),
+                scale: op.scale,
+                softcap: op.softcap,
+                window: kind.window,
+                tile_table: tile_table as u32,
+                tiles: step.tiles[tile_table],
+                splits,
+                first_segment: i == 0,
+                last_segment: i + 1 == layer.segments.len(),
+                token_slots: step.token_slots,
+                qkv_stride: self.width(qkv),
+                out_stride: self.width(out),
+                max_tokens: self.max_tokens,
+            };
+            let operands = vec![
+                Operand::Tensor(qkv),
+                Operand::View(segment.view),
+                Operand::Tensor(out),
+                Operand::Scratch(scratch),
+            ];
+            self.push(label, When::Always, attention::plan(profile, &args), operands);
+            // A window bounds the reach by itself; without one, long contexts are cut into ranges.
+            if let Some(draft) = self.drafts.last_mut() {
+                draft.ranged = kind.window.is_none();
+            }
+        }
+        if splits > 1 {
+            let args = attention_merge::Args {
+                shape,
+                splits,
+                out_stride: self.width(out),
+                max_tokens: self.max_tokens,
+            };
+            let operands = vec![Operand::Scratch(scratch), Operand::Tensor(out)];
+            self.push(
+                &format!("{label}.merge"),
+                When::Always,
+                attention_merge::plan(profile, &args),
+                operands,
+            );
+        }
+        Ok(())
+    }
+
+    /// The `k` largest logits of each row; answers the scratch that holds the result.
+    fn sample(&mut self, when: When, k: u32) -> Result<usize, PlanError> {
+        let logits = self.shared.model.graph.logits;
+        let at = "sampling";
+        match self.alive.get_mut(logits.0 as usize) {
+            Some(Some((_, last))) => *last = self.op,
+            _ => return Err(PlanError::graph(at, "the logits are never written")),
+        }
+        self.expect_width(at, logits, self.shared.model.vocab)?;
+        let rows = self.rows(logits);
+        let args = top_k::Args { vocab: self.width(logits), stride: self.width(logits), k, max_rows: rows };
+        let [first, second] =
+            top_k::plan(self.shared.profile, &args).ok_or_else(|| PlanError::graph(at, "no such top-k"))?;
+        let scratch = self.scratch(top_k::scratch_words(args.vocab, k, rows) * 4);
+        let out = self.scratch(top_k::out_words(k) * u64::from(rows) * 4);
+        let label = format!("top_{k}");
+        self.push(&label, when, first, vec![Operand::Tensor(logits), Operand::Scratch(scratch)]);
+        self.push(
+            &format!("{label}.merge"),
+            when,
+            second,
+            vec![Operand::Scratch(scratch), Operand::Scratch(out)],
+        );
+        Ok(out)
+    }
+
+    /// Packs the arena and binds everything.
+    fn finish(
+        self,
+        tables: &mut Tables,
+        name: &str,
+        greedy: usize,
+        top: usize,
+    ) -> Result<(Program, Vec<u64>), PlanError> {
+        let model = self.shared.model;
+        let limits = &self.shared.profile.limits;
+        let mut items = Vec::new();
+        let mut names = Vec::new();
+        for (tensor, alive) in model.graph.tensors.iter().zip(&self.alive) {
+            let rows = match tensor.rows {
+                Rows::Tokens => self.max_tokens,
+                Rows::LogitRows => self.logit_rows(),
+            };
+            // A tensor that nothing touches needs no bytes; it keeps a place so that ids stay indices.
+            let (first, last) = alive.unwrap_or((0, 0));
+            let bytes = if alive.is_some() { u64::from(rows) * u64::from(tensor.width) * 4 } else { 0 };
+            items.push(Item { bytes, first, last });
+            names.push(tensor.name.clone());
+        }
+        let tensors = items.len();
+        for (i, &(bytes, op)) in self.scratch.iter().enumerate() {
+            // Sampling results outlive the op that makes them: they are copied out after the last dispatch.
+            items.push(Item { bytes, first: op, last: op });
+            names.push(format!("scratch {i}"));
+        }
+        for (item, name) in items.iter().zip(&names) {
+            for (limit, have) in [
+                (Limit::Binding, limits.max_storage_buffer_binding_size),
+                (Limit::Allocation, limits.max_buffer_size),
+            ] {
+                if item.bytes > have {
+                    return Err(PlanError::Limit { limit, name: name.clone(), need: item.bytes, have });
+                }
+            }
+        }
+        let max = limits.max_buffer_size / crate::plan::ALIGN * crate::plan::ALIGN;
+        let (places, sizes) = pack(&items, max).map_err(|i| PlanError::Limit {
+            limit: Limit::Allocation,
+            name: names[i].clone(),
+            need: items[i].bytes,
+            have: max,
+        })?;
+        let view = |i: usize| {
+            let Place { buffer, offset } = places[i];
+            View { buffer: self.shared.arena_base + buffer, offset, bytes: items[i].bytes }
+        };
+        let mut dispatches = Vec::new();
+        for draft in self.drafts {
+            let Draft { label, when, call, operands, ranged } = draft;
+            let views: Vec<View> = operands
+                .iter()
+                .map(|operand| match operand {
+                    Operand::Tensor(id) => view(id.0 as usize),
+                    Operand::Scratch(i) => view(tensors + i),
+                    Operand::View(view) => *view,
+                })
+                .collect();
+            check(&label, &call, &views, self.shared.profile)?;
+            dispatches.push(Dispatch {
+                label,
+                when,
+                kernel: tables.kernel(call.kernel),
+                params: tables.params(call.params),
+                views,
+                ranged,
+                workgroups: call.workgroups,
+                rows: call.rows,
+                cost: call.cost,
+            });
+        }
+        let program = Program {
+            name: name.to_owned(),
+            max_tokens: self.max_tokens,
+            dispatches,
+            logits: view(model.graph.logits.0 as usize),
+            greedy: view(tensors + greedy),
+            top_k: view(tensors + top),
+        };
+        Ok((program, sizes))
+    }
+
+    fn push(&mut self, label: &str, when: When, call: Call, operands: Vec<Operand>) {
+        self.drafts.push(Draft { label: label.to_owned(), when, call, operands, ranged: false });
+    }
+
+    fn scratch(&mut self, bytes: u64) -> usize {
+        self.scratch.push((bytes, self.op));
+        self.scratch.len() - 1
+    }
+
+    fn group(&self, label: &str, parts: &[graph::MatrixId]) -> Result<&'a WeightGroup, PlanError> {
+        self.shared.groups.get(parts).ok_or_else(|| PlanError::graph(label, "a matrix was not placed"))
+    }
+
+    fn vector(&self, label: &str, id: VectorId) -> Result<u32, PlanError> {
+        let offset = self.shared.vector_offsets.get(id.0 as usize).copied();
+        offset.ok_or_else(|| PlanError::graph(label, "no such vector"))
+    }
+
+    fn expect_vector(&self, label: &str, id: VectorId, len: u32) -> Result<(), PlanError> {
+        match self.shared.model.vector(id) {
+            Some(vector) if vector.len == len => Ok(()),
+            Some(vector) => {
+                Err(PlanError::graph(label, format!("a vector of {} where {len} are needed", vector.len)))
+            }
+            None => Err(PlanError::graph(label, "no such vector")),
+        }
+    }
+
+    fn expect_width(&self, label: &str, id: TensorId, width: u32) -> Result<(), PlanError> {
+        let got = self.width(id);
+        if got == width {
+            return Ok(());
+        }
+        Err(PlanError::graph(label, format!("a tensor of width {got} where {width} is needed")))
+    }
+
+    fn width(&self, id: TensorId) -> u32 {
+        self.shared.model.graph.tensors.get(id.0 as usize).map_or(0, |t| t.width)
+    }
+
+    fn tensor_rows(&self, id: TensorId) -> Rows {
+        self.shared.model.graph.tensors.get(id.0 as usize).map_or(Rows::Tokens, |t| t.rows)
+    }
+
+    fn unit(&self, id: TensorId) -> Unit {
+        match self.tensor_rows(id) {
+            Rows::Tokens => Unit::Tokens,
+            Rows::LogitRows => Unit::LogitRows,
+        }
+    }
+
+    fn when(&self, id: TensorId) -> When {
+        match self.tensor_rows(id) {
+            Rows::Tokens => When::Always,
+            Rows::LogitRows => When::Logits,
+        }
+    }
+
+    fn logit_rows(&self) -> u32 {
+        self.shared.geometry.logit_rows.min(self.max_tokens)
+    }
+
+    fn rows(&self, id: TensorId) -> u32 {
+        match self.tensor_rows(id) {
+            Rows::Tokens => self.max_tokens,
+            Rows::LogitRows => self.logit_rows(),
+        }
+    }
+}
+
+/// Holds a dispatch against the limits, and proves that nothing it writes overlaps what else it binds.
+fn check(label: &str, call: &Call, views: &[View], profile: &Profile) -> Result<(), PlanError> {
+    let limits = &profile.limits;
+    let exceeds =
+        |limit, need: u64, have: u64| PlanError::Limit { limit, name: label.to_owned(), need, have };
+    let operands = call.kernel.operands();
+    let storage: Vec<Access> = operands.iter().copied().filter(|a| *a != Access::Range).collect();
+    if storage.len() != views.len() {
+        return Err(PlanError::graph(label, "a kernel was given another number of operands than it has"));
+    }
+    // The step tables are a storage binding too.
+    let bound = storage.len() as u64 + 1;
+    if bound > u64::from(limits.max_storage_buffers_per_shader_stage) {
+        return Err(exceeds(
+            Limit::StorageBuffers,
+            bound,
+            limits.max_storage_buffers_per_shader_stage.into(),
+        ));
+    }
+    if call.kernel.workgroup() > limits.max_compute_invocations_per_workgroup {
+        return Err(exceeds(
+            Limit::Invocations,
+            call.kernel.workgroup().into(),
+            limits.max_compute_invocations_per_workgroup.into(),
+        ));
+    }
+    for (i, (a, access)) in views.iter().zip(&storage).enumerate() {
+        if a.bytes > limits.max_storage_buffer_binding_size {
+            return Err(exceeds(Limit::Binding, a.bytes, limits.max_storage_buffer_binding_size));
+        }
+        for (b, other) in views.iter().zip(&storage).skip(i + 1) {
+            let writes = *access == Access::Write || *other == Access::Write;
+            let overlap =
+                a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+            if writes && overlap {
+                return Err(PlanError::graph(label, "what it writes overlaps what it reads"));
+            }
+        }
+    }
+    Ok(())
+}

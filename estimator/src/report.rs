@@ -1,0 +1,403 @@
+//! What an estimate says, as one JSON document (schema 1: fields may be added, never changed).
+
+use crate::budget::Budget;
+use crate::error::PlanError;
+use crate::geometry::Geometry;
+use crate::plan::{Plan, Segment};
+use crate::solve::Solver;
+use crate::verdict::{Overhead, Suggestion, Verdict, admit};
+use plimsoll_kernels::{KvFormat, KvLayout, Profile, step::PAGE};
+use plimsoll_models::Model;
+use plimsoll_models::checkpoint::{Checkpoint, Source};
+use plimsoll_models::model::State;
+use serde::{Deserialize, Serialize};
+
+/// Version of the document.
+pub const SCHEMA: u32 = 1;
+
+/// The model's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the fields are the document's
+pub struct ModelPart {
+    pub name: String,
+    pub architecture: String,
+    pub source: String,
+    pub parameters: u64,
+    pub checkpoint_bytes: u64,
+    pub layers: Layers,
+    pub context_max: u32,
+    pub vocab: u32,
+}
+
+/// Layers by what they keep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Layers {
+    pub attention_full: u32,
+    pub attention_sliding: u32,
+    pub recurrent: u32,
+    pub stateless: u32,
+}
+
+/// The geometry's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct GeometryPart {
+    pub context: u32,
+    pub slots: u32,
+    pub prefill_chunk: u32,
+    pub kv: KvFormat,
+    pub weights: String,
+    pub images: u32,
+    pub draft_depth: u32,
+    pub page: u32,
+    pub logit_rows: u32,
+}
+
+/// Bytes by kind of KV.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct KvBytes {
+    pub full: u64,
+    pub sliding: u64,
+    pub mla: u64,
+}
+
+/// Bytes, segment by segment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Bytes {
+    pub weights: u64,
+    pub kv: u64,
+    pub recurrent: u64,
+    pub activations: u64,
+    pub io: u64,
+    pub retained: u64,
+    pub total: u64,
+    pub load_peak: u64,
+    pub kv_by_kind: KvBytes,
+}
+
+/// Which bytes are exact.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Exact {
+    pub weights: bool,
+    pub kv: bool,
+    pub recurrent: bool,
+    pub activations: bool,
+}
+
+/// The driver's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct OverheadPart {
+    pub bytes: u64,
+    pub source: String,
+}
+
+/// Something large, by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Largest {
+    pub name: String,
+    pub bytes: u64,
+}
+
+/// The budget's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct BudgetPart {
+    pub bytes: u64,
+    pub source: String,
+    pub requested: Option<u64>,
+    pub derived: Option<u64>,
+    pub taken: Option<u64>,
+}
+
+/// A refusal's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct RefusalPart {
+    pub broke: String,
+    pub name: String,
+    pub need: u64,
+    pub have: u64,
+    pub reason: String,
+    pub nearest: Vec<Suggestion>,
+}
+
+/// One context of the ladder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Rung {
+    pub context: u32,
+    pub total: Option<u64>,
+    pub verdict: String,
+}
+
+/// What one change saves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Lever {
+    pub change: String,
+    pub saves: u64,
+}
+
+/// The largest geometries that fit, each with the rest as asked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Fits {
+    pub context: Option<u32>,
+    pub slots: Option<u32>,
+    pub prefill_chunk: Option<u32>,
+}
+
+/// The estimate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Report {
+    pub schema: u32,
+    pub model: ModelPart,
+    pub geometry: GeometryPart,
+    pub profile: String,
+    /// All zero when the adapter's limits allow no plan.
+    pub bytes: Bytes,
+    pub exact: Exact,
+    pub overhead: OverheadPart,
+    pub kv_bytes_per_token: u64,
+    pub recurrent_bytes_per_slot: u64,
+    pub largest_allocation: Largest,
+    pub largest_binding: Largest,
+    pub budget: Option<BudgetPart>,
+    /// `fits`, `refused` or `no_budget`.
+    pub verdict: String,
+    pub refusal: Option<RefusalPart>,
+    pub ladder: Vec<Rung>,
+    pub levers: Vec<Lever>,
+    pub largest: Fits,
+    pub pipelines: u32,
+}
+
+/// What an estimate is made of.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    /// Where the model came from.
+    pub checkpoint: &'a Checkpoint,
+    /// The model.
+    pub model: &'a Model,
+    /// What is asked of it.
+    pub geometry: &'a Geometry,
+    /// On what.
+    pub profile: &'a Profile,
+    /// Against what.
+    pub budget: Option<&'a Budget>,
+    /// The driver's part, if it was measured.
+    pub overhead: Overhead,
+}
+
+impl Report {
+    /// Prices, judges, and looks around the geometry: ladder, levers, the largest that fits.
+    ///
+    /// # Errors
+    /// Only a fault of the architecture.
+    pub fn new(question: &Question<'_>) -> Result<(Self, Verdict), PlanError> {
+        let Question { checkpoint, model, geometry, profile, budget, overhead } = *question;
+        let verdict = admit(model, geometry, profile, budget, overhead)?;
+        // A plan over the budget is still a plan with bytes to show.
+        let plan = match &verdict {
+            Verdict::Admitted(admitted) => Some(admitted.plan().clone()),
+            Verdict::Refused(_) => Plan::new(model, geometry, profile).ok(),
+        };
+        let solver = Solver { model, profile, budget, overhead };
+        let word = match (&verdict, budget) {
+            (Verdict::Refused(_), _) => "refused",
+            (Verdict::Admitted(_), Some(_)) => "fits",
+            (Verdict::Admitted(_), None) => "no_budget",
+        };
+        let refusal = match &verdict {
+            Verdict::Admitted(_) => None,
+            Verdict::Refused(r) => Some(RefusalPart {
+                broke: r.broke.name().into(),
+                name: r.name.clone(),
+                need: r.need,
+                have: r.have,
+                reason: r.reason.clone(),
+                nearest: r.nearest.clone(),
+            }),
+        };
+        let facts = plan.as_ref().map(|p| p.model.clone());
+        let count = |f: fn(&crate::plan::ModelFacts) -> u32| facts.as_ref().map_or(0, f);
+        let report = Self {
+            schema: SCHEMA,
+            model: ModelPart {
+                name: model.name.clone(),
+                architecture: model.architecture.clone(),
+                source: checkpoint.source().to_string(),
+                parameters: model.parameters(),
+                checkpoint_bytes: checkpoint_bytes(checkpoint, model),
+                layers: Layers {
+                    attention_full: count(|f| f.attention_full),
+                    attention_sliding: count(|f| f.attention_sliding),
+                    recurrent: count(|f| f.recurrent),
+                    stateless: count(|f| f.stateless),
+                },
+                context_max: model.context_max,
+                vocab: model.vocab,
+            },
+            geometry: GeometryPart {
+                context: geometry.context,
+                slots: geometry.slots,
+                prefill_chunk: geometry.prefill_chunk,
+                kv: geometry.kv,
+                weights: "as-stored".into(),
+                images: 0,
+                draft_depth: 0,
+                page: PAGE,
+                logit_rows: geometry.logit_rows,
+            },
+            profile: profile.name.clone(),
+            bytes: plan.as_ref().map(bytes).unwrap_or_default(),
+            exact: Exact { weights: true, kv: true, recurrent: true, activations: true },
+            overhead: OverheadPart {
+                bytes: overhead.bytes,
+                source: if overhead.measured { "measured" } else { "unknown" }.into(),
+            },
+            kv_bytes_per_token: kv_bytes_per_token(model, geometry.kv),
+            recurrent_bytes_per_slot: 0,
+            largest_allocation: plan.as_ref().map(largest_allocation).unwrap_or_default(),
+            largest_binding: plan.as_ref().map(largest_binding).unwrap_or_default(),
+            budget: budget.map(|b| BudgetPart {
+                bytes: b.bytes,
+                source: b.source.clone(),
+                requested: b.requested,
+                derived: b.derived.as_ref().map(|r| r.bytes),
+                taken: b.derived.as_ref().map(|r| r.taken),
+            }),
+            verdict: word.into(),
+            refusal,
+            ladder: ladder(&solver, geometry),
+            levers: plan.as_ref().map(|p| levers(model, p)).unwrap_or_default(),
+            largest: Fits {
+                context: solver.largest_context(geometry).map(|g| g.context),
+                slots: solver.largest_slots(geometry).map(|g| g.slots),
+                prefill_chunk: solver.largest_chunk(geometry).map(|g| g.prefill_chunk),
+            },
+            pipelines: plan.as_ref().map_or(0, |p| p.kernels.len() as u32),
+        };
+        Ok((report, verdict))
+    }
+}
+
+/// Bytes of a plan, segment by segment.
+pub fn bytes(plan: &Plan) -> Bytes {
+    let mut by_kind = KvBytes::default();
+    for layer in &plan.kv.layers {
+        let bytes: u64 = layer.segments.iter().map(|s| s.view.bytes).sum();
+        match plan.kv.kinds[layer.kind as usize].window {
+            None => by_kind.full += bytes,
+            Some(_) => by_kind.sliding += bytes,
+        }
+    }
+    Bytes {
+        weights: plan.segment_bytes(Segment::Weights),
+        kv: plan.segment_bytes(Segment::Kv),
+        recurrent: 0,
+        activations: plan.segment_bytes(Segment::Activations),
+        io: plan.segment_bytes(Segment::Io),
+        retained: 0,
+        total: plan.total(),
+        load_peak: plan.load_peak(),
+        kv_by_kind: by_kind,
+    }
+}
+
+/// Bytes one more token of context costs a slot, past every window.
+pub fn kv_bytes_per_token(model: &Model, format: KvFormat) -> u64 {
+    let full = model.states.iter().filter(|s| matches!(s, State::KvFull { .. }));
+    full.filter_map(|s| KvLayout::new(format, s.shape())).map(|l| l.token_bytes()).sum()
+}
+
+/// The tensors of the checkpoint; of a bare configuration, those the model would read.
+fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> u64 {
+    if checkpoint.source() != Source::Config {
+        return checkpoint.checkpoint_bytes();
+    }
+    let matrices = model
+        .matrices
+        .iter()
+        .map(|m| m.format.row_bytes(m.cols.into()).unwrap_or(0).saturating_mul(m.rows.into()));
+    let vectors = model.vectors.iter().map(|v| v.format.row_bytes(v.len.into()).unwrap_or(0));
+    matrices.chain(vectors).sum()
+}
+
+fn largest_allocation(plan: &Plan) -> Largest {
+    let buffer = plan.buffers.iter().max_by_key(|b| b.bytes);
+    buffer.map(|b| Largest { name: b.name.clone(), bytes: b.bytes }).unwrap_or_default()
+}
+
+fn largest_binding(plan: &Plan) -> Largest {
+    let views =
+        plan.programs.iter().flat_map(|p| &p.dispatches).flat_map(|d| d.views.iter().map(move |v| (v, d)));
+    let largest = views.max_by_key(|(v, _)| v.bytes);
+    largest.map(|(v, d)| Largest { name: d.label.clone(), bytes: v.bytes }).unwrap_or_default()
+}
+
+/// Contexts from 1,024 by doubling to the model's, and the one asked for.
+fn ladder(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Rung> {
+    let top = solver.model.context_max.max(geometry.context);
+    let doubling = std::iter::successors(Some(1024u32), |c| c.checked_mul(2)).take_while(|c| *c < top);
+    let mut contexts: Vec<u32> = doubling.chain([geometry.context, top]).collect();
+    contexts.sort_unstable();
+    contexts.dedup();
+    let rung = |context: u32| {
+        let plan = Plan::new(solver.model, &Geometry { context, ..geometry.clone() }, solver.profile);
+        let total = plan.ok().map(|p| p.total());
+        let fits = |t: u64| solver.budget.map(|b| t.saturating_add(solver.overhead.bytes) <= b.bytes);
+        let verdict = match total.map(fits) {
+            None | Some(Some(false)) => "refused",
+            Some(Some(true)) => "fits",
+            Some(None) => "no_budget",
+        };
+        Rung { context, total, verdict: verdict.into() }
+    };
+    contexts.into_iter().map(rung).collect()
+}
+
+/// What single changes save, most first.
+fn levers(model: &Model, plan: &Plan) -> Vec<Lever> {
+    let g = &plan.geometry;
+    let mut changes: Vec<(String, Geometry)> = Vec::new();
+    if g.slots > 1 {
+        let logit_rows = if g.logit_rows == g.slots { 1 } else { g.logit_rows };
+        changes.push((format!("slots {} -> 1", g.slots), Geometry { slots: 1, logit_rows, ..g.clone() }));
+    }
+    if g.context >= 64 {
+        let context = g.context / 2;
+        changes.push((format!("context {} -> {context}", g.context), Geometry { context, ..g.clone() }));
+    }
+    if g.prefill_chunk > 128 {
+        changes.push((
+            format!("prefill_chunk {} -> 128", g.prefill_chunk),
+            Geometry { prefill_chunk: 128, ..g.clone() },
+        ));
+    }
+    for kv in KvFormat::ALL.into_iter().filter(|kv| *kv > g.kv) {
+        changes.push((format!("kv {} -> {kv}", g.kv), Geometry { kv, ..g.clone() }));
+    }
+    if g.logit_rows > g.slots {
+        changes.push((
+            format!("logit_rows {} -> {}", g.logit_rows, g.slots),
+            Geometry { logit_rows: g.slots, ..g.clone() },
+        ));
+    }
+    let mut levers: Vec<Lever> = changes
+        .into_iter()
+        .filter_map(|(change, geometry)| {
+            let saves = plan.total().checked_sub(Plan::new(model, &geometry, &plan.profile).ok()?.total())?;
+            (saves > 0).then_some(Lever { change, saves })
+        })
+        .collect();
+    levers.sort_by_key(|l| std::cmp::Reverse(l.saves));
+    levers
+}

@@ -1,0 +1,236 @@
+//! The verdict: a plan held against a budget. [`Admitted`] is the only key that opens the runtime.
+
+use crate::budget::Budget;
+use crate::error::PlanError;
+use crate::geometry::Geometry;
+use crate::plan::{Plan, Segment};
+use crate::solve;
+use plimsoll_kernels::{KvFormat, Profile};
+use plimsoll_models::Model;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What the driver takes per device and per pipeline, outside the plan's buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overhead {
+    /// Bytes.
+    pub bytes: u64,
+    /// Measured on the adapter; otherwise unknown, and 0.
+    pub measured: bool,
+}
+
+/// A plan that may be loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admitted {
+    plan: Plan,
+    budget: Option<Budget>,
+    overridden: bool,
+}
+
+impl Admitted {
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What it was held against; `None` when nothing was known.
+    pub fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
+    }
+
+    /// Whether somebody insisted although the budget said no (or that no budget was to be asked).
+    pub fn overridden(&self) -> bool {
+        self.overridden
+    }
+
+    /// Admits a plan against the budget's advice. Marked in every report; limits of the adapter still hold, since
+    /// the plan was made within them.
+    pub fn insist(plan: Plan, budget: Option<Budget>) -> Self {
+        Self { plan, budget, overridden: true }
+    }
+}
+
+/// What a refusal broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Broke {
+    /// Total and overhead exceed the budget.
+    Total,
+    /// One buffer exceeds the adapter's limit.
+    Allocation,
+    /// One binding does.
+    Binding,
+    /// Another limit of the adapter.
+    Limit,
+    /// The KV format does not suit the heads.
+    KvFormat,
+    /// A number of the geometry is out of range.
+    Geometry,
+}
+
+impl Broke {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Broke::Total => "total",
+            Broke::Allocation => "allocation",
+            Broke::Binding => "binding",
+            Broke::Limit => "limit",
+            Broke::KvFormat => "kv_format",
+            Broke::Geometry => "geometry",
+        }
+    }
+}
+
+/// A geometry that fits, found by trying it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suggestion {
+    /// Context.
+    pub context: u32,
+    /// Slots.
+    pub slots: u32,
+    /// Prefill chunk.
+    pub prefill_chunk: u32,
+    /// KV format.
+    pub kv: KvFormat,
+    /// Most logit rows of a step.
+    pub logit_rows: u32,
+    /// What its plan costs.
+    pub total: u64,
+}
+
+impl Suggestion {
+    /// The geometry.
+    pub fn geometry(&self) -> Geometry {
+        Geometry {
+            context: self.context,
+            slots: self.slots,
+            prefill_chunk: self.prefill_chunk,
+            kv: self.kv,
+            logit_rows: self.logit_rows,
+        }
+    }
+}
+
+/// A refusal, as a value. Nothing has been allocated or launched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Which limit broke.
+    pub broke: Broke,
+    /// What exceeded it: `total`, a tensor, a buffer.
+    pub name: String,
+    /// What was needed.
+    pub need: u64,
+    /// What there was.
+    pub have: u64,
+    /// The need, term by term, when there is a plan.
+    pub terms: Vec<(Segment, u64)>,
+    /// Geometries that fit, nearest first; empty when none does.
+    pub nearest: Vec<Suggestion>,
+    /// The whole story in a sentence.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Admitted or refused.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // made once a load
+pub enum Verdict {
+    /// It may be loaded.
+    Admitted(Admitted),
+    /// It may not, for good: this geometry against this budget.
+    Refused(Refusal),
+}
+
+impl Verdict {
+    /// The admitted plan, or the refusal as an error.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn admitted(self) -> Result<Admitted, Box<Refusal>> {
+        match self {
+            Verdict::Admitted(admitted) => Ok(admitted),
+            Verdict::Refused(refusal) => Err(Box::new(refusal)),
+        }
+    }
+}
+
+/// Plans a model and holds the plan against a budget. Without a budget every plan that keeps the adapter's limits is
+/// admitted.
+///
+/// # Errors
+/// Only [`PlanError::Graph`], a fault of the architecture; everything else is a refusal.
+pub fn admit(
+    model: &Model,
+    geometry: &Geometry,
+    profile: &Profile,
+    budget: Option<&Budget>,
+    overhead: Overhead,
+) -> Result<Verdict, PlanError> {
+    match Plan::new(model, geometry, profile) {
+        Err(fault @ PlanError::Graph { .. }) => Err(fault),
+        Err(error) => Ok(Verdict::Refused(refuse_limit(
+            &error,
+            solve::nearest(model, geometry, profile, budget, overhead),
+        ))),
+        Ok(plan) => match budget {
+            Some(budget) if plan.total().saturating_add(overhead.bytes) > budget.bytes => {
+                let nearest = solve::nearest(model, geometry, profile, Some(budget), overhead);
+                Ok(Verdict::Refused(refuse_total(&plan, budget, overhead, nearest)))
+            }
+            _ => Ok(Verdict::Admitted(Admitted { plan, budget: budget.cloned(), overridden: false })),
+        },
+    }
+}
+
+fn refuse_total(plan: &Plan, budget: &Budget, overhead: Overhead, nearest: Vec<Suggestion>) -> Refusal {
+    let need = plan.total() + overhead.bytes;
+    let terms: Vec<(Segment, u64)> = Segment::ALL.iter().map(|&s| (s, plan.segment_bytes(s))).collect();
+    let weights = plan.segment_bytes(Segment::Weights);
+    let below = if budget.bytes < weights {
+        format!("; {} is below the weights alone ({weights} bytes)", budget.source)
+    } else {
+        String::new()
+    };
+    Refusal {
+        broke: Broke::Total,
+        name: "total".into(),
+        need,
+        have: budget.bytes,
+        terms,
+        nearest,
+        reason: format!(
+            "the plan needs {need} bytes and there are {} ({}), {} too few{below}",
+            budget.bytes,
+            budget.source,
+            need - budget.bytes,
+        ),
+    }
+}
+
+fn refuse_limit(error: &PlanError, nearest: Vec<Suggestion>) -> Refusal {
+    use crate::error::Limit;
+    let (broke, name, need, have) = match error {
+        PlanError::Limit { limit, name, need, have } => {
+            let broke = match limit {
+                Limit::Allocation => Broke::Allocation,
+                Limit::Binding => Broke::Binding,
+                _ => Broke::Limit,
+            };
+            (broke, name.clone(), *need, *have)
+        }
+        PlanError::KvFormat { format, head_dim } => {
+            (Broke::KvFormat, format.to_string(), u64::from(*head_dim), 32)
+        }
+        PlanError::Geometry { field, got, .. } => (Broke::Geometry, (*field).to_owned(), *got, 0),
+        PlanError::Graph { at, .. } => (Broke::Limit, at.clone(), 0, 0),
+    };
+    Refusal { broke, name, need, have, terms: Vec::new(), nearest, reason: error.to_string() }
+}

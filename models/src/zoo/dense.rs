@@ -1,0 +1,359 @@
+//! What llama, qwen3 and gemma3 share: the sizes of a dense decoder-only transformer and how checkpoints spell them.
+
+use super::fields::{Fields, float, shown, size};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::gguf::Metadata;
+use crate::error::ModelError;
+use crate::rope::{Rope, Scaling};
+use plimsoll_kernels::AttentionShape;
+use serde_json::Value;
+
+/// Sizes of a dense transformer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dense {
+    /// `V`.
+    pub vocab: u32,
+    /// `D`.
+    pub hidden: u32,
+    /// Layers.
+    pub layers: u32,
+    /// `F`.
+    pub ffn: u32,
+    /// Heads.
+    pub shape: AttentionShape,
+    /// Inside the root of every norm.
+    pub eps: f32,
+    /// Longest context.
+    pub context_max: u32,
+    /// The head reads the embedding table.
+    pub tied: bool,
+}
+
+/// What a family's configuration class assumes where a file says nothing.
+#[derive(Clone, Copy, Default)]
+pub struct Defaults {
+    /// Vocabulary.
+    pub vocab: Option<u32>,
+    /// Query heads.
+    pub heads: Option<u32>,
+    /// KV heads; query heads where `None`.
+    pub kv_heads: Option<u32>,
+    /// Head size; `hidden / heads` where `None`.
+    pub head_dim: Option<u32>,
+    /// Norm epsilon.
+    pub eps: Option<f64>,
+    /// Longest context.
+    pub context: Option<u32>,
+    /// Tied head.
+    pub tied: bool,
+}
+
+impl Dense {
+    /// From config.json.
+    ///
+    /// # Errors
+    /// When a field is missing, of another kind, or the sizes contradict each other.
+    pub fn from_config(fields: &Fields<'_>, defaults: &Defaults) -> Result<Self, ModelError> {
+        let hidden = fields.size("hidden_size", None)?;
+        let heads = fields.size("num_attention_heads", defaults.heads)?;
+        let head_dim = match (fields.any(&["head_dim", "attention_head_dim"]), defaults.head_dim) {
+            (Some(value), _) => size("head_dim", value)?,
+            (None, Some(default)) => default,
+            (None, None) => hidden / heads,
+        };
+        Self {
+            vocab: fields.size("vocab_size", defaults.vocab)?,
+            hidden,
+            layers: fields.size("num_hidden_layers", None)?,
+            ffn: fields.size("intermediate_size", None)?,
+            shape: AttentionShape {
+                heads,
+                kv_heads: fields.size("num_key_value_heads", Some(defaults.kv_heads.unwrap_or(heads)))?,
+                head_dim,
+            },
+            eps: fields.float("rms_norm_eps", defaults.eps)? as f32,
+            context_max: fields.size("max_position_embeddings", defaults.context)?,
+            tied: fields.flag("tie_word_embeddings", defaults.tied)?,
+        }
+        .checked()
+    }
+
+    /// From GGUF metadata; the vocabulary is the tokenizer's where no key states it.
+    ///
+    /// # Errors
+    /// When a key is missing, of another kind, or the sizes contradict each other.
+    pub fn from_gguf(checkpoint: &Checkpoint, arch: &str) -> Result<Self, ModelError> {
+        let meta = metadata(checkpoint)?;
+        let key = |name: &str| format!("{arch}.{name}");
+        let required = |name: &str| gguf_size(meta, &key(name))?.ok_or_else(|| missing(&key(name)));
+        let hidden = required("embedding_length")?;
+        let heads = required("attention.head_count")?;
+        let head_dim = match gguf_size(meta, &key("attention.key_length"))? {
+            Some(length) => length,
+            None => hidden / heads,
+        };
+        if let Some(value) = gguf_size(meta, &key("attention.value_length"))?
+            && value != head_dim
+        {
+            return Err(ModelError::unsupported(
+                format!("value heads of {value} beside key heads of {head_dim}"),
+                "heads of one size",
+            ));
+        }
+        let tokens = meta.opt_array("tokenizer.ggml.tokens")?.map(|a| a.len() as u64);
+        let stated = gguf_size(meta, &key("vocab_size"))?.map(u64::from);
+        if let (Some(tokens), Some(stated)) = (tokens, stated)
+            && tokens != stated
+        {
+            return Err(ModelError::field(
+                key("vocab_size"),
+                format!("{tokens}, the tokenizer's vocabulary"),
+                stated.to_string(),
+            ));
+        }
+        let vocab = stated.or(tokens).ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
+        Self {
+            vocab: bounded("tokenizer.ggml.tokens", vocab)?,
+            hidden,
+            layers: required("block_count")?,
+            ffn: required("feed_forward_length")?,
+            shape: AttentionShape {
+                heads,
+                kv_heads: gguf_size(meta, &key("attention.head_count_kv"))?.unwrap_or(heads),
+                head_dim,
+            },
+            eps: meta.f64(&key("attention.layer_norm_rms_epsilon"))? as f32,
+            context_max: required("context_length")?,
+            tied: checkpoint.tensor("output.weight").is_none(),
+        }
+        .checked()
+    }
+
+    /// Sizes that contradict each other, or are beyond anything real, are found before anything is planned.
+    fn checked(self) -> Result<Self, ModelError> {
+        let AttentionShape { heads, kv_heads, head_dim } = self.shape;
+        for (key, value, most) in [
+            ("layers", self.layers, 4096),
+            ("attention heads", heads, 1 << 16),
+            ("KV heads", kv_heads, 1 << 16),
+            ("head size", head_dim, 1 << 16),
+            ("hidden size", self.hidden, 1 << 24),
+            ("feed-forward width", self.ffn, 1 << 26),
+            ("vocabulary", self.vocab, 1 << 28),
+        ] {
+            if value == 0 || value > most {
+                return Err(ModelError::field(key, format!("1 to {most}"), value.to_string()));
+            }
+        }
+        if !head_dim.is_multiple_of(2) {
+            return Err(ModelError::field(
+                "head size",
+                "an even number, to rotate pairs",
+                head_dim.to_string(),
+            ));
+        }
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(ModelError::field(
+                "KV heads",
+                format!("a divisor of the {heads} query heads"),
+                kv_heads.to_string(),
+            ));
+        }
+        if u64::from(heads + 2 * kv_heads) * u64::from(head_dim) >= 1 << 26 {
+            return Err(ModelError::field(
+                "heads × head size",
+                "under 2^26",
+                format!("{} × {head_dim}", heads + 2 * kv_heads),
+            ));
+        }
+        if !(self.eps.is_finite() && self.eps >= 0.0) {
+            return Err(ModelError::field("norm epsilon", "a finite number ≥ 0", self.eps.to_string()));
+        }
+        Ok(self)
+    }
+}
+
+/// The GGUF metadata of a checkpoint.
+///
+/// # Errors
+/// When it is none of GGUF.
+pub fn metadata(checkpoint: &Checkpoint) -> Result<&Metadata, ModelError> {
+    checkpoint.metadata().ok_or_else(|| ModelError::field("GGUF metadata", "a header", "nothing"))
+}
+
+/// A size of GGUF metadata that may be absent. A per-layer array counts when all its entries are equal.
+///
+/// # Errors
+/// When it is something else.
+pub fn gguf_size(meta: &Metadata, key: &str) -> Result<Option<u32>, ModelError> {
+    use crate::checkpoint::gguf::Value;
+    let value = match meta.get(key)? {
+        None => return Ok(None),
+        Some(Value::Array(array)) => {
+            let all = array.u64s()?;
+            match all.split_first() {
+                Some((first, rest)) if rest.iter().all(|v| v == first) => *first,
+                _ => {
+                    return Err(ModelError::unsupported(
+                        format!("{key} that differs between layers"),
+                        "one value for all layers",
+                    ));
+                }
+            }
+        }
+        Some(_) => meta.u64(key)?,
+    };
+    bounded(key, value).map(Some)
+}
+
+fn bounded(key: &str, value: u64) -> Result<u32, ModelError> {
+    u32::try_from(value)
+        .ok()
+        .filter(|&n| n > 0 && n < 1 << 31)
+        .ok_or_else(|| ModelError::field(key, "an integer from 1 to 2147483647", value.to_string()))
+}
+
+fn missing(key: &str) -> ModelError {
+    ModelError::field(key, "a value", "nothing")
+}
+
+/// `rope_theta` and `rope_scaling`, or their newer home `rope_parameters` (possibly per layer type).
+///
+/// # Errors
+/// When a field is of another kind or the scaling is of a type that has no formula here.
+pub fn rope_from_config(
+    fields: &Fields<'_>,
+    layer_type: &str,
+    old_theta: &str,
+    default_theta: f64,
+    rotated: u32,
+) -> Result<Rope, ModelError> {
+    let parameters = fields.get("rope_parameters");
+    let nested = parameters.and_then(|p| p.get(layer_type)).filter(|p| p.is_object());
+    let block = nested.or(parameters);
+    let theta = match block.and_then(|b| b.get("rope_theta")).filter(|v| !v.is_null()) {
+        Some(value) => float("rope_theta", value)?,
+        None => fields.float(old_theta, Some(default_theta))?,
+    };
+    if !(theta > 0.0) {
+        return Err(ModelError::field(old_theta, "a number above 0", theta.to_string()));
+    }
+    if fields.opt_float("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
+        return Err(ModelError::unsupported("partial_rotary_factor", "this family rotates whole heads"));
+    }
+    let scaling = match block.or_else(|| fields.get("rope_scaling")) {
+        Some(block) => scaling(block)?,
+        None => Scaling::None,
+    };
+    Ok(Rope::new(theta, rotated, scaling))
+}
+
+/// One `rope_scaling` block.
+fn scaling(block: &Value) -> Result<Scaling, ModelError> {
+    let kind =
+        block.get("rope_type").or_else(|| block.get("type")).and_then(Value::as_str).unwrap_or("default");
+    let positive = |key: &str| -> Result<f64, ModelError> {
+        let value = block.get(key).ok_or_else(|| missing(&format!("rope_scaling.{key}")))?;
+        let number = float(key, value)?;
+        if number > 0.0 {
+            Ok(number)
+        } else {
+            Err(ModelError::field(format!("rope_scaling.{key}"), "a number above 0", shown(value)))
+        }
+    };
+    match kind {
+        "default" => Ok(Scaling::None),
+        "linear" => Ok(Scaling::Linear { factor: positive("factor")? }),
+        "llama3" => {
+            let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
+            if high <= low {
+                return Err(ModelError::field(
+                    "rope_scaling.high_freq_factor",
+                    format!("above low_freq_factor ({low})"),
+                    high.to_string(),
+                ));
+            }
+            Ok(Scaling::Llama3 {
+                factor: positive("factor")?,
+                low,
+                high,
+                original: positive("original_max_position_embeddings")?,
+            })
+        }
+        other => Err(ModelError::unsupported(
+            format!("rope scaling {}", crate::error::quoted(other)),
+            "default, linear and llama3 are",
+        )),
+    }
+}
+
+/// The rotation of a GGUF model: base, linear factor, stored divisors.
+///
+/// # Errors
+/// When a key or `rope_freqs.weight` is malformed.
+pub fn rope_from_gguf(
+    checkpoint: &Checkpoint,
+    arch: &str,
+    default_theta: f64,
+    head_dim: u32,
+) -> Result<Rope, ModelError> {
+    let meta = metadata(checkpoint)?;
+    let theta = meta.opt_f64(&format!("{arch}.rope.freq_base"))?.unwrap_or(default_theta);
+    if !(theta.is_finite() && theta > 0.0) {
+        return Err(ModelError::field(
+            format!("{arch}.rope.freq_base"),
+            "a number above 0",
+            theta.to_string(),
+        ));
+    }
+    let rotated = gguf_size(meta, &format!("{arch}.rope.dimension_count"))?.unwrap_or(head_dim);
+    if rotated > head_dim {
+        return Err(ModelError::field(
+            format!("{arch}.rope.dimension_count"),
+            format!("at most the head size {head_dim}"),
+            rotated.to_string(),
+        ));
+    }
+    let scaling = match meta.opt_str(&format!("{arch}.rope.scaling.type"))? {
+        None | Some("none") => Scaling::None,
+        Some("linear") => {
+            let key = format!("{arch}.rope.scaling.factor");
+            let factor = meta.f64(&key)?;
+            if !(factor.is_finite() && factor > 0.0) {
+                return Err(ModelError::field(key, "a number above 0", factor.to_string()));
+            }
+            Scaling::Linear { factor }
+        }
+        Some(other) => {
+            return Err(ModelError::unsupported(
+                format!("rope scaling {}", crate::error::quoted(other)),
+                "none and linear are, and stored divisors",
+            ));
+        }
+    };
+    let rope = Rope::new(theta, rotated, scaling);
+    match checkpoint.tensor("rope_freqs.weight") {
+        None => Ok(rope),
+        Some(info) => {
+            let expected = vec![u64::from(rope.pairs())];
+            if info.shape != expected {
+                return Err(ModelError::Shape { name: info.name.clone(), expected, got: info.shape.clone() });
+            }
+            if info.dtype.format() != Some(plimsoll_kernels::Format::F32) {
+                return Err(ModelError::unsupported(
+                    format!("tensor rope_freqs.weight in format {}", info.dtype),
+                    "f32 is",
+                ));
+            }
+            let factors: Vec<f32> = checkpoint
+                .data(info)?
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                .collect();
+            if let Some(bad) = factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
+                return Err(ModelError::field("rope_freqs.weight", "numbers above 0", bad.to_string()));
+            }
+            Ok(rope.with_factors(&factors))
+        }
+    }
+}

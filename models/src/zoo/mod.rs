@@ -1,0 +1,107 @@
+//! The zoo: one folder-mate file per family, behind one trait, in a registry that strangers can extend.
+//!
+//! To add a family from your own crate, implement [`Architecture`], and register it:
+//!
+//! ```
+//! use plimsoll_models::{Checkpoint, Model, ModelError};
+//! use plimsoll_models::zoo::{Architecture, Registry};
+//!
+//! struct MyFamily;
+//! impl Architecture for MyFamily {
+//!     fn name(&self) -> &'static str { "my_family" }
+//!     fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
+//!         // read the configuration, list the weights, build the graph of one step
+//! #       let _ = checkpoint; unimplemented!()
+//!     }
+//! }
+//! let mut registry = Registry::standard();
+//! registry.register(Box::new(MyFamily));
+//! ```
+
+pub mod dense;
+pub mod fields;
+mod gemma3;
+mod llama;
+mod qwen3;
+pub mod weights;
+
+pub use gemma3::Gemma3;
+pub use llama::Llama;
+pub use qwen3::Qwen3;
+
+use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
+use crate::model::Model;
+use fields::Fields;
+
+/// A family of models: the one thing to implement to add one.
+pub trait Architecture: Send + Sync {
+    /// The registry's name of the family, e.g. `qwen3`.
+    fn name(&self) -> &'static str;
+
+    /// What checkpoints call it: `model_type` of config.json, or `general.architecture` of GGUF. By default its name.
+    fn spellings(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Whether this family can read the checkpoint. By default: it says one of the spellings, or the name.
+    fn claims(&self, checkpoint: &Checkpoint) -> bool {
+        stated(checkpoint).is_some_and(|s| s == self.name() || self.spellings().contains(&s.as_str()))
+    }
+
+    /// Reads the configuration, checks every tensor the model needs, and builds the graph of one step.
+    ///
+    /// # Errors
+    /// A missing or contradictory field, a missing tensor, a wrong shape, a format without kernels.
+    fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError>;
+}
+
+/// Families, in the order they are asked.
+pub struct Registry {
+    families: Vec<Box<dyn Architecture>>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::standard()
+    }
+}
+
+impl Registry {
+    /// The families of this crate.
+    pub fn standard() -> Self {
+        Self { families: vec![Box::new(Llama), Box::new(Qwen3), Box::new(Gemma3)] }
+    }
+
+    /// Adds a family; it is asked before those already there.
+    pub fn register(&mut self, family: Box<dyn Architecture>) {
+        self.families.insert(0, family);
+    }
+
+    /// Names of the families.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.families.iter().map(|f| f.name()).collect()
+    }
+
+    /// The model of a checkpoint.
+    ///
+    /// # Errors
+    /// [`ModelError::UnknownArchitecture`] when no family claims it, else what the family found.
+    pub fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
+        let family = self.families.iter().find(|f| f.claims(checkpoint)).ok_or_else(|| {
+            ModelError::UnknownArchitecture {
+                stated: stated(checkpoint).unwrap_or_else(|| "nothing".to_owned()),
+                known: self.names().join(", "),
+            }
+        })?;
+        family.build(checkpoint)
+    }
+}
+
+/// What the checkpoint says it is.
+pub fn stated(checkpoint: &Checkpoint) -> Option<String> {
+    if let Some(meta) = checkpoint.metadata() {
+        return meta.opt_str("general.architecture").ok().flatten().map(str::to_owned);
+    }
+    Fields::of(checkpoint).ok()?.model_type().map(str::to_owned)
+}

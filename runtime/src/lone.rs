@@ -1,0 +1,463 @@
+//! One kernel by itself: what tests and benches run a [`Call`] with.
+//!
+//! Everything is made anew for a run: buffers, bind group, readback. Every operand stands in a buffer of its own
+//! between two guards of [`POISON`]; a kernel that writes outside its view or into what it says it only reads
+//! is an error of the run, not a wrong number later.
+
+mod ceilings;
+
+pub use ceilings::Ceilings;
+
+use plimsoll_kernels::{Access, Call, Count, Kernel, Limits, Profile, StepShape};
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use wgpu::util::DeviceExt;
+
+/// A word that is a quiet NaN as f32 and no plausible integer: what untouched memory is filled with.
+pub const POISON: u32 = 0x7FC0_DEAD;
+
+/// Bytes of each guard: the offset alignment of bindings.
+const GUARD: u64 = 256;
+
+/// What went wrong with a lone kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum LoneError {
+    /// No adapter, or it does not give what was asked.
+    #[error("no device to run a kernel on: {0}")]
+    NoDevice(String),
+    /// The call does not fit what was passed.
+    #[error("{kernel}: {what}: expected {expected}, got {got}")]
+    Mismatch {
+        /// Kernel.
+        kernel: String,
+        /// Which quantity.
+        what: &'static str,
+        /// What the kernel states.
+        expected: u64,
+        /// What was passed.
+        got: u64,
+    },
+    /// wgpu refused the module, the pipeline, a buffer or the dispatch.
+    #[error("{kernel}: {message}")]
+    Refused {
+        /// Kernel.
+        kernel: String,
+        /// wgpu's words.
+        message: String,
+    },
+    /// Bytes changed that the kernel may not change.
+    #[error("{kernel}: operand {operand}: byte {byte} changed {place}")]
+    Stray {
+        /// Kernel.
+        kernel: String,
+        /// Index of the operand.
+        operand: usize,
+        /// Byte, relative to the operand's first.
+        byte: i64,
+        /// Where that is.
+        place: &'static str,
+    },
+}
+
+/// How to open the adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// Use subgroup operations where the adapter has them.
+    pub subgroups: bool,
+    /// Ask for WebGPU's default limits instead of the adapter's own.
+    pub default_limits: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { subgroups: true, default_limits: true }
+    }
+}
+
+/// The contents of an operand before the run.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// 32-bit floats.
+    F32(Vec<f32>),
+    /// 32-bit words.
+    U32(Vec<u32>),
+    /// Bytes; a multiple of 4.
+    Bytes(Vec<u8>),
+    /// This many words of [`POISON`].
+    Poison(usize),
+}
+
+impl Data {
+    /// The bytes to upload.
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Data::F32(v) => bytemuck::cast_slice(v).to_vec(),
+            Data::U32(v) => bytemuck::cast_slice(v).to_vec(),
+            Data::Bytes(v) => v.clone(),
+            Data::Poison(words) => bytemuck::cast_slice(&vec![POISON; *words]).to_vec(),
+        }
+    }
+}
+
+/// The floats of a readback.
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// The words of a readback.
+pub fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// An open device and the pipelines made on it so far.
+pub struct LoneKernel {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    profile: Profile,
+    pipelines: Mutex<HashMap<Kernel, Arc<Built>>>,
+}
+
+struct Built {
+    layout: wgpu::BindGroupLayout,
+    pipeline: wgpu::ComputePipeline,
+}
+
+/// A call bound to buffers.
+struct Bound {
+    built: Arc<Built>,
+    group: wgpu::BindGroup,
+    offsets: Vec<u32>,
+    grid: [u32; 3],
+    /// Each operand's buffer (ranges have none), its access and its bytes before the run.
+    operands: Vec<(Access, wgpu::Buffer, Vec<u8>)>,
+}
+
+impl LoneKernel {
+    /// Opens the adapter wgpu prefers.
+    ///
+    /// # Errors
+    /// [`LoneError::NoDevice`] when there is none.
+    pub fn open(options: Options) -> Result<Self, LoneError> {
+        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+        let adapter = pollster::block_on(instance.request_adapter(&wgpu::RequestAdapterOptions {
+            power_preference: wgpu::PowerPreference::HighPerformance,
+            ..Default::default()
+        }))
+        .map_err(|e| LoneError::NoDevice(e.to_string()))?;
+        let info = adapter.get_info();
+        let subgroups = options.subgroups && adapter.features().contains(wgpu::Features::SUBGROUP);
+        let limits = if options.default_limits { wgpu::Limits::default() } else { adapter.limits() };
+        let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
+            label: Some("lone kernel"),
+            required_features: if subgroups { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() },
+            required_limits: limits.clone(),
+            ..Default::default()
+        }))
+        .map_err(|e| LoneError::NoDevice(e.to_string()))?;
+        let profile = Profile::new(
+            &info.name,
+            Limits {
+                max_buffer_size: limits.max_buffer_size,
+                max_storage_buffer_binding_size: limits.max_storage_buffer_binding_size,
+                max_storage_buffers_per_shader_stage: limits.max_storage_buffers_per_shader_stage,
+                max_compute_workgroup_storage_size: limits.max_compute_workgroup_storage_size,
+                max_compute_invocations_per_workgroup: limits.max_compute_invocations_per_workgroup,
+                max_compute_workgroups_per_dimension: limits.max_compute_workgroups_per_dimension,
+            },
+            subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
+            info.device_type == wgpu::DeviceType::Cpu,
+        );
+        Ok(Self { device, queue, profile, pipelines: Mutex::default() })
+    }
+
+    /// What was opened.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Pipelines made so far.
+    pub fn pipelines(&self) -> usize {
+        self.pipelines.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Runs `call` once on copies of `operands` (in the kernel's order, without its `Range`) and answers with the
+    /// bytes of each operand it writes, in order.
+    ///
+    /// # Errors
+    /// [`LoneError`]: operands that do not fit the kernel, whatever wgpu refuses, and stray writes.
+    pub fn run(
+        &self,
+        call: &Call,
+        step_words: &[u32],
+        operands: &[Data],
+        shape: &StepShape,
+        range: Option<[u32; 4]>,
+    ) -> Result<Vec<Vec<u8>>, LoneError> {
+        let kernel = call.kernel.name();
+        let bound = self.bind(call, step_words, operands, shape, range)?;
+        let total: u64 = bound.operands.iter().map(|(_, buffer, _)| buffer.size()).sum();
+        let readback = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("readback"),
+            size: total,
+            usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+            mapped_at_creation: false,
+        });
+        self.checked(&kernel, || {
+            let mut encoder = self.device.create_command_encoder(&Default::default());
+            record(&mut encoder, &bound, 1);
+            let mut at = 0;
+            for (_, buffer, _) in &bound.operands {
+                encoder.copy_buffer_to_buffer(buffer, 0, &readback, at, buffer.size());
+                at += buffer.size();
+            }
+            self.queue.submit([encoder.finish()]);
+        })?;
+        readback.map_async(wgpu::MapMode::Read, .., |_| {});
+        self.wait(&kernel)?;
+        let refused =
+            |e: wgpu::MapRangeError| LoneError::Refused { kernel: kernel.clone(), message: format!("{e:?}") };
+        let view = readback.get_mapped_range(..).map_err(refused)?;
+        let mut written = Vec::new();
+        let mut at = 0usize;
+        for (index, (access, buffer, before)) in bound.operands.iter().enumerate() {
+            let end = at + buffer.size() as usize;
+            let after = &view[at..end];
+            at = end;
+            let inner = GUARD as usize..after.len() - GUARD as usize;
+            if let Some(byte) = (0..after.len()).find(|&i| after[i] != before[i] && !inner.contains(&i)) {
+                return Err(stray(&kernel, index, byte, "outside its view"));
+            }
+            if *access == Access::Write {
+                written.push(after[inner].to_vec());
+            } else if let Some(byte) = (0..after.len()).find(|&i| after[i] != before[i]) {
+                return Err(stray(&kernel, index, byte, "in an operand that is only read"));
+            }
+        }
+        Ok(written)
+    }
+
+    /// The wall time of one dispatch: the best of `rounds` submits of `reps` dispatches each, after a warm-up.
+    ///
+    /// # Errors
+    /// As [`LoneKernel::run`].
+    pub fn time(
+        &self,
+        call: &Call,
+        step_words: &[u32],
+        operands: &[Data],
+        shape: &StepShape,
+        range: Option<[u32; 4]>,
+        (rounds, reps): (u32, u32),
+    ) -> Result<Duration, LoneError> {
+        let kernel = call.kernel.name();
+        let bound = self.bind(call, step_words, operands, shape, range)?;
+        let mut best = Duration::MAX;
+        for round in 0..=rounds {
+            let reps = if round == 0 { 1 } else { reps.max(1) };
+            let start = Instant::now();
+            self.checked(&kernel, || {
+                let mut encoder = self.device.create_command_encoder(&Default::default());
+                record(&mut encoder, &bound, reps);
+                self.queue.submit([encoder.finish()]);
+            })?;
+            self.wait(&kernel)?;
+            if round > 0 {
+                best = best.min(start.elapsed() / reps);
+            }
+        }
+        Ok(best)
+    }
+
+    fn wait(&self, kernel: &str) -> Result<(), LoneError> {
+        let refused =
+            |e: wgpu::PollError| LoneError::Refused { kernel: kernel.to_owned(), message: e.to_string() };
+        self.device.poll(wgpu::PollType::wait_indefinitely()).map(|_| ()).map_err(refused)
+    }
+
+    /// Runs `body` inside a validation and an out-of-memory scope.
+    fn checked<T>(&self, kernel: &str, body: impl FnOnce() -> T) -> Result<T, LoneError> {
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let value = body();
+        let first = pollster::block_on(validation.pop());
+        let second = pollster::block_on(memory.pop());
+        match first.or(second) {
+            None => Ok(value),
+            Some(e) => Err(LoneError::Refused { kernel: kernel.to_owned(), message: e.to_string() }),
+        }
+    }
+
+    /// The pipeline of a call, made at its first use.
+    fn build(&self, call: &Call) -> Result<Arc<Built>, LoneError> {
+        let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(built) = pipelines.get(&call.kernel) {
+            return Ok(built.clone());
+        }
+        let name = call.kernel.name();
+        let built = self.checked(&name, || {
+            let storage = |read_only| wgpu::BindingType::Buffer {
+                ty: wgpu::BufferBindingType::Storage { read_only },
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            };
+            let uniform = |bytes: u64| wgpu::BindingType::Buffer {
+                ty: wgpu::BufferBindingType::Uniform,
+                has_dynamic_offset: true,
+                min_binding_size: NonZeroU64::new(bytes),
+            };
+            let mut types = vec![uniform(call.params.len() as u64 * 4), storage(true)];
+            types.extend(call.kernel.operands().into_iter().map(|access| match access {
+                Access::Read => storage(true),
+                Access::ReadArena | Access::Write => storage(false),
+                Access::Range => uniform(16),
+            }));
+            let entries: Vec<_> = (0u32..)
+                .zip(types)
+                .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
+                    binding,
+                    visibility: wgpu::ShaderStages::COMPUTE,
+                    ty,
+                    count: None,
+                })
+                .collect();
+            let layout = self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                label: Some(&name),
+                entries: &entries,
+            });
+            self.pipeline(&name, call.kernel.wgsl(), layout)
+        })?;
+        let built = Arc::new(built);
+        pipelines.insert(call.kernel.clone(), built.clone());
+        Ok(built)
+    }
+
+    fn pipeline(&self, name: &str, wgsl: String, layout: wgpu::BindGroupLayout) -> Built {
+        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some(name),
+            source: wgpu::ShaderSource::Wgsl(wgsl.into()),
+        });
+        let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: Some(name),
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: 0,
+        });
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(name),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            },
+            cache: None,
+        });
+        Built { layout, pipeline }
+    }
+
+    /// Uploads everything a call needs.
+    fn bind(
+        &self,
+        call: &Call,
+        step_words: &[u32],
+        operands: &[Data],
+        shape: &StepShape,
+        range: Option<[u32; 4]>,
+    ) -> Result<Bound, LoneError> {
+        let kernel = call.kernel.name();
+        let mismatch = |what, expected: u64, got: u64| LoneError::Mismatch {
+            kernel: kernel.clone(),
+            what,
+            expected,
+            got,
+        };
+        let accesses = call.kernel.operands();
+        let ranges = accesses.iter().filter(|a| **a == Access::Range).count();
+        if accesses.len() - ranges != operands.len() {
+            return Err(mismatch("operands", (accesses.len() - ranges) as u64, operands.len() as u64));
+        }
+        if ranges != usize::from(range.is_some()) {
+            return Err(mismatch("ranges", ranges as u64, u64::from(range.is_some())));
+        }
+        let max = self.profile.limits.max_compute_workgroups_per_dimension;
+        let count = call.workgroups.of(shape);
+        let grid = Count::fold(count, max)
+            .ok_or_else(|| mismatch("workgroups", u64::from(max) * u64::from(max), count))?;
+        let built = self.build(call)?;
+        // Uniforms stand after a poisoned block, so that the dynamic offset matters.
+        let params =
+            self.upload("params", &guarded(bytemuck::cast_slice(&call.params)), wgpu::BufferUsages::UNIFORM);
+        let range = self.upload(
+            "range",
+            &guarded(bytemuck::cast_slice(&range.unwrap_or_default())),
+            wgpu::BufferUsages::UNIFORM,
+        );
+        let step = if step_words.is_empty() { vec![POISON] } else { step_words.to_vec() };
+        let step = self.upload("step", bytemuck::cast_slice(&step), wgpu::BufferUsages::STORAGE);
+        let mut bound = Vec::new();
+        let mut data = operands.iter();
+        for access in accesses.iter().filter(|a| **a != Access::Range) {
+            let bytes = data.next().map(Data::bytes).unwrap_or_default();
+            if bytes.is_empty() || bytes.len() % 4 != 0 {
+                return Err(mismatch("bytes of an operand, a multiple of", 4, bytes.len() as u64));
+            }
+            let bytes = guarded(&bytes);
+            bound.push((*access, self.upload("operand", &bytes, wgpu::BufferUsages::STORAGE), bytes));
+        }
+        let view = |buffer, offset, size| {
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: NonZeroU64::new(size) })
+        };
+        let mut offsets = vec![GUARD as u32];
+        let mut entries = vec![view(&params, 0, call.params.len() as u64 * 4), step.as_entire_binding()];
+        let mut next = bound.iter();
+        for access in &accesses {
+            if *access == Access::Range {
+                offsets.push(GUARD as u32);
+                entries.push(view(&range, 0, 16));
+            } else if let Some((_, buffer, _)) = next.next() {
+                entries.push(view(buffer, GUARD, buffer.size() - 2 * GUARD));
+            }
+        }
+        let entries: Vec<_> = (0u32..)
+            .zip(entries)
+            .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
+            .collect();
+        let group = self.checked(&kernel, || {
+            self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: Some(&kernel),
+                layout: &built.layout,
+                entries: &entries,
+            })
+        })?;
+        Ok(Bound { built, group, offsets, grid, operands: bound })
+    }
+
+    fn upload(&self, label: &str, bytes: &[u8], usage: wgpu::BufferUsages) -> wgpu::Buffer {
+        self.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+            label: Some(label),
+            contents: bytes,
+            usage: usage | wgpu::BufferUsages::COPY_SRC,
+        })
+    }
+}
+
+fn record(encoder: &mut wgpu::CommandEncoder, bound: &Bound, reps: u32) {
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    pass.set_pipeline(&bound.built.pipeline);
+    pass.set_bind_group(0, &bound.group, &bound.offsets);
+    for _ in 0..reps {
+        pass.dispatch_workgroups(bound.grid[0], bound.grid[1], bound.grid[2]);
+    }
+}
+
+/// `bytes` between two guards.
+fn guarded(bytes: &[u8]) -> Vec<u8> {
+    let guard = vec![POISON; GUARD as usize / 4];
+    [bytemuck::cast_slice(&guard), bytes, bytemuck::cast_slice(&guard)].concat()
+}
+
+fn stray(kernel: &str, operand: usize, byte: usize, place: &'static str) -> LoneError {
+    LoneError::Stray { kernel: kernel.to_owned(), operand, byte: byte as i64 - GUARD as i64, place }
+}
