@@ -4,12 +4,18 @@
 //! This is the only crate that knows wgpu. It decides nothing about memory: it creates the buffers a
 //! [`Plan`](plimsoll_estimator::Plan) lists, and after a load it creates none.
 
+pub mod adapters;
+pub mod books;
+mod buffers;
+pub mod device;
 pub mod engine;
 pub mod error;
 pub mod evaluate;
 #[cfg(test)]
 mod fake;
+pub mod faults;
 pub mod lone;
+pub mod memory;
 pub mod pool;
 pub mod request;
 pub mod rng;
@@ -19,8 +25,11 @@ pub mod session;
 pub mod step;
 pub mod stop;
 
+pub use adapters::{AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, adapters};
+pub use device::Device;
 pub use engine::{Engine, Feed};
 pub use error::RuntimeError;
+pub use memory::{MemoryReading, MemorySource};
 pub use request::{Event, FinishReason, Refused, Request, RequestId, What};
 pub use sampler::SamplerOptions;
 pub use session::{GenerateOptions, Generation, Progress, Session};
