@@ -68,7 +68,11 @@ fn run(family: &str, file: &str) {
                     continue;
                 }
                 let rows = loaded.feed(0, 0, &ids, chunk);
-                check(&format!("{family}, {variant}, prompt {length} in chunks of {chunk}"), &rows, &expected);
+                check(
+                    &format!("{family}, {variant}, prompt {length} in chunks of {chunk}"),
+                    &rows,
+                    &expected,
+                );
             }
         }
         batched(&golden, family, variant, &mut loaded, &lengths);

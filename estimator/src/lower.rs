@@ -7,7 +7,7 @@ mod bind;
 use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::groups::{Groups, pieces, stacks};
-use crate::plan::{Dispatch, KvPlan, Program, Ranges, Shard, TOP_K, View, WeightGroup, When};
+use crate::plan::{KvPlan, Program, Shard, TOP_K, View, WeightGroup, When};
 use plimsoll_kernels::ops::{add, embed, gate, linear, rms_norm, select_rows, softcap, top_k};
 use plimsoll_kernels::{AttentionShape, Call, Kernel, Profile, StepLayout, Unit};
 use plimsoll_models::Model;
@@ -30,7 +30,6 @@ pub(crate) struct Shared<'a> {
     pub vectors: View,
     pub vector_offsets: &'a [u32],
     pub kv: &'a KvPlan,
-    pub ranges: Ranges,
     /// Index of the first arena buffer.
     pub arena_base: u32,
 }
