@@ -77,7 +77,6 @@ impl Plan {
             vectors,
             vector_offsets: &vector_offsets,
             kv: &kv,
-            ranges,
             arena_base,
         };
         let mut programs = Vec::new();

@@ -14,6 +14,7 @@ mod lower;
 pub mod plan;
 mod pool;
 pub mod report;
+mod show;
 pub mod solve;
 pub mod verdict;
 

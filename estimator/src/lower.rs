@@ -1,16 +1,15 @@
 //! From a graph to a program: each op asks its kernel's planning function, activations go into the arena, and
 //! every operand becomes a view.
 
-use crate::arena::{Item, Place, pack};
-use crate::error::{Limit, PlanError};
+mod attention;
+mod bind;
+
+use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::groups::{Groups, pieces, stacks};
-use crate::plan::{Dispatch, KvPlan, Program, Ranges, Shard, TOP_K, View, WeightGroup, When};
-use plimsoll_kernels::ops::rope_kv::{HeadNorm, KvPlace, Rope};
-use plimsoll_kernels::ops::{
-    add, attention, attention_merge, embed, gate, linear, rms_norm, rope_kv, select_rows, softcap, top_k,
-};
-use plimsoll_kernels::{Access, AttentionShape, Call, Kernel, Profile, StepLayout, Unit};
+use crate::plan::{KvPlan, Program, Shard, TOP_K, View, WeightGroup, When};
+use plimsoll_kernels::ops::{add, embed, gate, linear, rms_norm, select_rows, softcap, top_k};
+use plimsoll_kernels::{AttentionShape, Call, Kernel, Profile, StepLayout, Unit};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
 use std::collections::HashMap;
@@ -31,7 +30,6 @@ pub(crate) struct Shared<'a> {
     pub vectors: View,
     pub vector_offsets: &'a [u32],
     pub kv: &'a KvPlan,
-    pub ranges: Ranges,
     /// Index of the first arena buffer.
     pub arena_base: u32,
 }
@@ -66,7 +64,7 @@ impl Tables {
 
 /// Tokens a tile of the attention of `shape` holds in a program of `max_tokens`.
 pub(crate) fn tile_tokens(shape: &AttentionShape, max_tokens: u32) -> u32 {
-    attention::tile_tokens(shape, max_tokens <= NARROW)
+    plimsoll_kernels::ops::attention::tile_tokens(shape, max_tokens <= NARROW)
 }
 
 /// An operand of a dispatch before the arena is packed.
@@ -288,130 +286,6 @@ impl<'a> Lowering<'a> {
         Ok(rows)
     }
 
-    /// Head norms, rope and KV write; attention over every segment; the merge of its splits.
-    fn attention(
-        &mut self,
-        label: &str,
-        qkv: TensorId,
-        op: &graph::Attention,
-        out: TensorId,
-    ) -> Result<(), PlanError> {
-        let Shared { model, profile, step, kv, .. } = *self.shared;
-        let shape = op.shape;
-        let layer = kv
-            .layers
-            .get(op.state.0 as usize)
-            .ok_or_else(|| PlanError::graph(label, "no such attention state"))?;
-        if layer.layout.kv_heads != shape.kv_heads || layer.layout.head_dim != shape.head_dim {
-            return Err(PlanError::graph(label, "the state has other heads"));
-        }
-        if shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 {
-            return Err(PlanError::graph(label, "query heads are no multiple of KV heads"));
-        }
-        self.expect_width(label, qkv, shape.qkv_width())?;
-        self.expect_width(label, out, shape.heads * shape.head_dim)?;
-        let kind = kv.kinds[layer.kind as usize];
-        let table = step.tables[layer.kind as usize];
-        let norm = |norm: Option<graph::HeadNorm>| -> Result<Option<HeadNorm>, PlanError> {
-            norm.map(|n| {
-                self.expect_vector(label, n.weight, shape.head_dim)?;
-                Ok(HeadNorm { weight: self.vector(label, n.weight)?, plus_one: n.plus_one, eps: n.eps })
-            })
-            .transpose()
-        };
-        let (q_norm, k_norm) = (norm(op.q_norm)?, norm(op.k_norm)?);
-        let rope = match op.rotation {
-            None => None,
-            Some(rotation) => {
-                let index = rotation.rope.0 as usize;
-                let table = step.ropes.get(index).ok_or_else(|| PlanError::graph(label, "no such rope"))?;
-                if table.pairs * 2 > shape.head_dim || model.ropes.len() <= index {
-                    return Err(PlanError::graph(label, "more pairs are rotated than a head has"));
-                }
-                Some(Rope { table: table.offset, pairs: table.pairs, interleaved: rotation.interleaved })
-            }
-        };
-        let place = |segment: &crate::plan::KvSegment| KvPlace {
-            table: table.offset,
-            pages: table.pages,
-            first_page: segment.first_page,
-            segment_pages: segment.pages,
-        };
-        for (i, segment) in layer.segments.iter().enumerate() {
-            let args = rope_kv::Args {
-                shape,
-                kv: layer.layout,
-                place: place(segment),
-                q_norm,
-                k_norm,
-                rope,
-                rotate_queries: i == 0,
-                positions: step.positions,
-                token_slots: step.token_slots,
-                qkv_stride: self.width(qkv),
-            };
-            let operands =
-                vec![Operand::Tensor(qkv), Operand::View(segment.view), Operand::View(self.shared.vectors)];
-            self.push(&format!("{label}.rope_kv"), When::Always, rope_kv::plan(profile, &args), operands);
-        }
-
-        let splits = if self.max_tokens <= NARROW { DECODE_SPLITS } else { 1 };
-        let words = attention::scratch_words(&shape, splits, self.max_tokens);
-        let scratch = self.scratch(words * 4);
-        let tile = tile_tokens(&shape, self.max_tokens);
-        let tile_table = step
-            .tiles
-            .iter()
-            .position(|t| t.tokens == tile)
-            .ok_or_else(|| PlanError::graph(label, "no tile table for its heads"))?;
-        for (i, segment) in layer.segments.iter().enumerate() {
-            let args = attention::Args {
-                shape,
-                kv: layer.layout,
-                place: place(segment),
-                scale: op.scale,
-                softcap: op.softcap,
-                window: kind.window,
-                tile_table: tile_table as u32,
-                tiles: step.tiles[tile_table],
-                splits,
-                first_segment: i == 0,
-                last_segment: i + 1 == layer.segments.len(),
-                token_slots: step.token_slots,
-                qkv_stride: self.width(qkv),
-                out_stride: self.width(out),
-                max_tokens: self.max_tokens,
-            };
-            let operands = vec![
-                Operand::Tensor(qkv),
-                Operand::View(segment.view),
-                Operand::Tensor(out),
-                Operand::Scratch(scratch),
-            ];
-            self.push(label, When::Always, attention::plan(profile, &args), operands);
-            // A window bounds the reach by itself; without one, long contexts are cut into ranges.
-            if let Some(draft) = self.drafts.last_mut() {
-                draft.ranged = kind.window.is_none();
-            }
-        }
-        if splits > 1 {
-            let args = attention_merge::Args {
-                shape,
-                splits,
-                out_stride: self.width(out),
-                max_tokens: self.max_tokens,
-            };
-            let operands = vec![Operand::Scratch(scratch), Operand::Tensor(out)];
-            self.push(
-                &format!("{label}.merge"),
-                When::Always,
-                attention_merge::plan(profile, &args),
-                operands,
-            );
-        }
-        Ok(())
-    }
-
     /// The `k` largest logits of each row; answers the scratch that holds the result.
     fn sample(&mut self, when: When, k: u32) -> Result<usize, PlanError> {
         let logits = self.shared.model.graph.logits;
@@ -436,91 +310,6 @@ impl<'a> Lowering<'a> {
             vec![Operand::Scratch(scratch), Operand::Scratch(out)],
         );
         Ok(out)
-    }
-
-    /// Packs the arena and binds everything.
-    fn finish(
-        self,
-        tables: &mut Tables,
-        name: &str,
-        greedy: usize,
-        top: usize,
-    ) -> Result<(Program, Vec<u64>), PlanError> {
-        let model = self.shared.model;
-        let limits = &self.shared.profile.limits;
-        let mut items = Vec::new();
-        let mut names = Vec::new();
-        for (tensor, alive) in model.graph.tensors.iter().zip(&self.alive) {
-            let rows = match tensor.rows {
-                Rows::Tokens => self.max_tokens,
-                Rows::LogitRows => self.logit_rows(),
-            };
-            // A tensor that nothing touches needs no bytes; it keeps a place so that ids stay indices.
-            let (first, last) = alive.unwrap_or((0, 0));
-            let bytes = if alive.is_some() { u64::from(rows) * u64::from(tensor.width) * 4 } else { 0 };
-            items.push(Item { bytes, first, last });
-            names.push(tensor.name.clone());
-        }
-        let tensors = items.len();
-        for (i, &(bytes, op)) in self.scratch.iter().enumerate() {
-            // Sampling results outlive the op that makes them: they are copied out after the last dispatch.
-            items.push(Item { bytes, first: op, last: op });
-            names.push(format!("scratch {i}"));
-        }
-        for (item, name) in items.iter().zip(&names) {
-            for (limit, have) in [
-                (Limit::Binding, limits.max_storage_buffer_binding_size),
-                (Limit::Allocation, limits.max_buffer_size),
-            ] {
-                if item.bytes > have {
-                    return Err(PlanError::Limit { limit, name: name.clone(), need: item.bytes, have });
-                }
-            }
-        }
-        let max = limits.max_buffer_size / crate::plan::ALIGN * crate::plan::ALIGN;
-        let (places, sizes) = pack(&items, max).map_err(|i| PlanError::Limit {
-            limit: Limit::Allocation,
-            name: names[i].clone(),
-            need: items[i].bytes,
-            have: max,
-        })?;
-        let view = |i: usize| {
-            let Place { buffer, offset } = places[i];
-            View { buffer: self.shared.arena_base + buffer, offset, bytes: items[i].bytes }
-        };
-        let mut dispatches = Vec::new();
-        for draft in self.drafts {
-            let Draft { label, when, call, operands, ranged } = draft;
-            let views: Vec<View> = operands
-                .iter()
-                .map(|operand| match operand {
-                    Operand::Tensor(id) => view(id.0 as usize),
-                    Operand::Scratch(i) => view(tensors + i),
-                    Operand::View(view) => *view,
-                })
-                .collect();
-            check(&label, &call, &views, self.shared.profile)?;
-            dispatches.push(Dispatch {
-                label,
-                when,
-                kernel: tables.kernel(call.kernel),
-                params: tables.params(call.params),
-                views,
-                ranged,
-                workgroups: call.workgroups,
-                rows: call.rows,
-                cost: call.cost,
-            });
-        }
-        let program = Program {
-            name: name.to_owned(),
-            max_tokens: self.max_tokens,
-            dispatches,
-            logits: view(model.graph.logits.0 as usize),
-            greedy: view(tensors + greedy),
-            top_k: view(tensors + top),
-        };
-        Ok((program, sizes))
     }
 
     fn push(&mut self, label: &str, when: When, call: Call, operands: Vec<Operand>) {
@@ -591,46 +380,4 @@ impl<'a> Lowering<'a> {
             Rows::LogitRows => self.logit_rows(),
         }
     }
-}
-
-/// Holds a dispatch against the limits, and proves that nothing it writes overlaps what else it binds.
-fn check(label: &str, call: &Call, views: &[View], profile: &Profile) -> Result<(), PlanError> {
-    let limits = &profile.limits;
-    let exceeds =
-        |limit, need: u64, have: u64| PlanError::Limit { limit, name: label.to_owned(), need, have };
-    let operands = call.kernel.operands();
-    let storage: Vec<Access> = operands.iter().copied().filter(|a| *a != Access::Range).collect();
-    if storage.len() != views.len() {
-        return Err(PlanError::graph(label, "a kernel was given another number of operands than it has"));
-    }
-    // The step tables are a storage binding too.
-    let bound = storage.len() as u64 + 1;
-    if bound > u64::from(limits.max_storage_buffers_per_shader_stage) {
-        return Err(exceeds(
-            Limit::StorageBuffers,
-            bound,
-            limits.max_storage_buffers_per_shader_stage.into(),
-        ));
-    }
-    if call.kernel.workgroup() > limits.max_compute_invocations_per_workgroup {
-        return Err(exceeds(
-            Limit::Invocations,
-            call.kernel.workgroup().into(),
-            limits.max_compute_invocations_per_workgroup.into(),
-        ));
-    }
-    for (i, (a, access)) in views.iter().zip(&storage).enumerate() {
-        if a.bytes > limits.max_storage_buffer_binding_size {
-            return Err(exceeds(Limit::Binding, a.bytes, limits.max_storage_buffer_binding_size));
-        }
-        for (b, other) in views.iter().zip(&storage).skip(i + 1) {
-            let writes = *access == Access::Write || *other == Access::Write;
-            let overlap =
-                a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
-            if writes && overlap {
-                return Err(PlanError::graph(label, "what it writes overlaps what it reads"));
-            }
-        }
-    }
-    Ok(())
 }

@@ -104,17 +104,19 @@ pub(crate) fn check(plan: &Plan) -> Result<(), RuntimeError> {
         if inside && view.bytes > 0 && view.bytes.is_multiple_of(4) && view.offset.is_multiple_of(ALIGN) {
             return Ok(());
         }
-        Err(RuntimeError::plan(format!("view of {what}"), "whole words inside its buffer", format!("{view:?}")))
+        Err(RuntimeError::plan(
+            format!("view of {what}"),
+            "whole words inside its buffer",
+            format!("{view:?}"),
+        ))
     };
-    let role = |what: &str, index: u32, role: Role, least: u64| {
-        match plan.buffers.get(index as usize) {
-            Some(b) if b.role == role && b.bytes >= least => Ok(()),
-            other => Err(RuntimeError::plan(
-                what,
-                format!("a {role:?} buffer of at least {least} bytes"),
-                format!("{other:?}"),
-            )),
-        }
+    let role = |what: &str, index: u32, role: Role, least: u64| match plan.buffers.get(index as usize) {
+        Some(b) if b.role == role && b.bytes >= least => Ok(()),
+        other => Err(RuntimeError::plan(
+            what,
+            format!("a {role:?} buffer of at least {least} bytes"),
+            format!("{other:?}"),
+        )),
     };
     let step = plan.step.words.saturating_mul(4);
     role("step buffer", plan.step_buffer, Role::Step, step)?;
@@ -134,7 +136,11 @@ pub(crate) fn check(plan: &Plan) -> Result<(), RuntimeError> {
     let slots = plan.params.len() as u64;
     let ranges = plan.ranges;
     if u64::from(ranges.first) + u64::from(ranges.count) > slots || u64::from(ranges.whole) >= slots {
-        return Err(RuntimeError::plan("slots of the KV ranges", format!("under {slots}"), format!("{ranges:?}")));
+        return Err(RuntimeError::plan(
+            "slots of the KV ranges",
+            format!("under {slots}"),
+            format!("{ranges:?}"),
+        ));
     }
     view("vectors", &plan.vectors)?;
     for group in &plan.groups {
@@ -164,7 +170,11 @@ pub(crate) fn check(plan: &Plan) -> Result<(), RuntimeError> {
                 view(&dispatch.label, operand)?;
             }
             if u64::from(dispatch.params) >= slots {
-                return Err(RuntimeError::plan("a parameter slot", format!("under {slots}"), dispatch.params));
+                return Err(RuntimeError::plan(
+                    "a parameter slot",
+                    format!("under {slots}"),
+                    dispatch.params,
+                ));
             }
         }
     }

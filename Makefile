@@ -1,0 +1,51 @@
+# The two commands of the README are `make demo` and `make test`. Both set up what they need, say what they do, and
+# may be run again.
+
+CARGO ?= cargo
+SMOLLM2 = .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
+PROMPT ?= The capital of France is
+
+.PHONY: demo test lint units fuzz cross bench models setup-run setup-test
+
+## Runs SmolLM2-135M-Instruct: shows the admitted plan, then a continuation of PROMPT.
+demo: setup-run
+	scripts/models.sh smollm2
+	$(CARGO) build --quiet --bin plimsoll
+	$(CARGO) run --quiet --bin plimsoll -- run $(SMOLLM2) -v --context 1024 --chunk 128 -n 40 --prompt "$(PROMPT)"
+
+## Everything CI holds the project to.
+test: setup-test models lint units fuzz cross
+	@echo "==> all checks passed"
+
+## Formatting, lints and documentation.
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --quiet --workspace --all-targets --features real-models -- -D warnings
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --workspace --no-deps
+
+## Unit, integration and documentation tests, the real models among them.
+units:
+	PLIMSOLL_REQUIRE_SPIRV_VAL=1 $(CARGO) test --workspace --features real-models
+
+## A fixed number of mutated inputs through every reader of strangers' bytes.
+fuzz:
+	$(CARGO) run --quiet --manifest-path fuzz/Cargo.toml --target-dir target --bin replay -- --runs 2000
+
+## Type-checks the library for macOS (Metal) and Windows (DX12).
+cross:
+	scripts/cross.sh
+
+## Benchmarks: see the README for what they print.
+bench: setup-run models
+	$(CARGO) bench
+
+models:
+	scripts/setup.sh python
+	scripts/models.sh smollm2 gemma3
+
+setup-run:
+	scripts/setup.sh vulkan python
+
+setup-test:
+	scripts/setup.sh vulkan spirv cross python

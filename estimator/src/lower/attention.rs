@@ -1,0 +1,134 @@
+//! Attention, lowered: head norms, rope and the KV write; the pages of every segment; the merge of the splits.
+
+use super::{DECODE_SPLITS, Lowering, NARROW, Operand, Shared, tile_tokens};
+use crate::error::PlanError;
+use crate::plan::When;
+use plimsoll_kernels::ops::rope_kv::{HeadNorm, KvPlace, Rope};
+use plimsoll_kernels::ops::{attention, attention_merge, rope_kv};
+use plimsoll_models::graph::{self, TensorId};
+
+impl Lowering<'_> {
+    /// Head norms, rope and KV write; attention over every segment; the merge of its splits.
+    pub(super) fn attention(
+        &mut self,
+        label: &str,
+        qkv: TensorId,
+        op: &graph::Attention,
+        out: TensorId,
+    ) -> Result<(), PlanError> {
+        let Shared { model, profile, step, kv, .. } = *self.shared;
+        let shape = op.shape;
+        let layer = kv
+            .layers
+            .get(op.state.0 as usize)
+            .ok_or_else(|| PlanError::graph(label, "no such attention state"))?;
+        if layer.layout.kv_heads != shape.kv_heads || layer.layout.head_dim != shape.head_dim {
+            return Err(PlanError::graph(label, "the state has other heads"));
+        }
+        if shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 {
+            return Err(PlanError::graph(label, "query heads are no multiple of KV heads"));
+        }
+        self.expect_width(label, qkv, shape.qkv_width())?;
+        self.expect_width(label, out, shape.heads * shape.head_dim)?;
+        let kind = kv.kinds[layer.kind as usize];
+        let table = step.tables[layer.kind as usize];
+        let norm = |norm: Option<graph::HeadNorm>| -> Result<Option<HeadNorm>, PlanError> {
+            norm.map(|n| {
+                self.expect_vector(label, n.weight, shape.head_dim)?;
+                Ok(HeadNorm { weight: self.vector(label, n.weight)?, plus_one: n.plus_one, eps: n.eps })
+            })
+            .transpose()
+        };
+        let (q_norm, k_norm) = (norm(op.q_norm)?, norm(op.k_norm)?);
+        let rope = match op.rotation {
+            None => None,
+            Some(rotation) => {
+                let index = rotation.rope.0 as usize;
+                let table = step.ropes.get(index).ok_or_else(|| PlanError::graph(label, "no such rope"))?;
+                if table.pairs * 2 > shape.head_dim || model.ropes.len() <= index {
+                    return Err(PlanError::graph(label, "more pairs are rotated than a head has"));
+                }
+                Some(Rope { table: table.offset, pairs: table.pairs, interleaved: rotation.interleaved })
+            }
+        };
+        let place = |segment: &crate::plan::KvSegment| KvPlace {
+            table: table.offset,
+            pages: table.pages,
+            first_page: segment.first_page,
+            segment_pages: segment.pages,
+        };
+        for (i, segment) in layer.segments.iter().enumerate() {
+            let args = rope_kv::Args {
+                shape,
+                kv: layer.layout,
+                place: place(segment),
+                q_norm,
+                k_norm,
+                rope,
+                rotate_queries: i == 0,
+                positions: step.positions,
+                token_slots: step.token_slots,
+                qkv_stride: self.width(qkv),
+            };
+            let operands =
+                vec![Operand::Tensor(qkv), Operand::View(segment.view), Operand::View(self.shared.vectors)];
+            self.push(&format!("{label}.rope_kv"), When::Always, rope_kv::plan(profile, &args), operands);
+        }
+
+        let splits = if self.max_tokens <= NARROW { DECODE_SPLITS } else { 1 };
+        let words = attention::scratch_words(&shape, splits, self.max_tokens);
+        let scratch = self.scratch(words * 4);
+        let tile = tile_tokens(&shape, self.max_tokens);
+        let tile_table = step
+            .tiles
+            .iter()
+            .position(|t| t.tokens == tile)
+            .ok_or_else(|| PlanError::graph(label, "no tile table for its heads"))?;
+        for (i, segment) in layer.segments.iter().enumerate() {
+            let args = attention::Args {
+                shape,
+                kv: layer.layout,
+                place: place(segment),
+                scale: op.scale,
+                softcap: op.softcap,
+                window: kind.window,
+                tile_table: tile_table as u32,
+                tiles: step.tiles[tile_table],
+                splits,
+                first_segment: i == 0,
+                last_segment: i + 1 == layer.segments.len(),
+                token_slots: step.token_slots,
+                qkv_stride: self.width(qkv),
+                out_stride: self.width(out),
+                max_tokens: self.max_tokens,
+            };
+            let operands = vec![
+                Operand::Tensor(qkv),
+                Operand::View(segment.view),
+                Operand::Tensor(out),
+                Operand::Scratch(scratch),
+            ];
+            self.push(label, When::Always, attention::plan(profile, &args), operands);
+            // A window bounds the reach by itself; without one, long contexts are cut into ranges.
+            if let Some(draft) = self.drafts.last_mut() {
+                draft.ranged = kind.window.is_none();
+            }
+        }
+        if splits > 1 {
+            let args = attention_merge::Args {
+                shape,
+                splits,
+                out_stride: self.width(out),
+                max_tokens: self.max_tokens,
+            };
+            let operands = vec![Operand::Scratch(scratch), Operand::Tensor(out)];
+            self.push(
+                &format!("{label}.merge"),
+                When::Always,
+                attention_merge::plan(profile, &args),
+                operands,
+            );
+        }
+        Ok(())
+    }
+}

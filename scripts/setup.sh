@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Sets up what a machine lacks, and says what it does. Safe to run again.
+#
+#   scripts/setup.sh vulkan    a Vulkan driver: the machine's own, else Mesa's software driver
+#   scripts/setup.sh spirv     the SPIR-V validator
+#   scripts/setup.sh cross     a toolchain that can type-check for macOS and Windows
+#   scripts/setup.sh python    Python with pip, to fetch the demo model's package
+set -euo pipefail
+
+say() { printf '==> %s\n' "$*" >&2; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else
+        say "need root to run: $*"; exit 1
+    fi
+}
+
+updated=
+install() {
+    if ! command -v apt-get >/dev/null; then
+        say "this is no Debian: please install by hand what provides: $*"
+        exit 1
+    fi
+    say "installing $*"
+    if [ -z "$updated" ]; then as_root apt-get update -qq; updated=1; fi
+    DEBIAN_FRONTEND=noninteractive as_root apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+have_loader() { [ "$(uname)" != Linux ] || ldconfig -p 2>/dev/null | grep 'libvulkan\.so\.1' >/dev/null; }
+have_driver() { [ "$(uname)" != Linux ] || { ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json 2>/dev/null || true; } | grep . >/dev/null; }
+
+for what in "$@"; do
+    case $what in
+        vulkan)
+            if have_loader && have_driver; then say "Vulkan: there"; else install libvulkan1 mesa-vulkan-drivers; fi ;;
+        spirv)
+            if command -v spirv-val >/dev/null; then say "spirv-val: there"; else install spirv-tools; fi ;;
+        cross)
+            if [ -x /usr/bin/rustc ] && [ -d /usr/lib/rustlib/src ]; then say "cross toolchain: there"; else
+                install rustc-web cargo-web rust-web-src; fi ;;
+        python)
+            if python3 -m pip --version >/dev/null 2>&1; then say "pip: there"; else install python3 python3-pip; fi ;;
+        *) say "unknown: $what"; exit 2 ;;
+    esac
+done
