@@ -9,7 +9,7 @@ use plimsoll_models::chat::ChatTemplate;
 use plimsoll_models::{Checkpoint, Model, ModelError, Registry, Tokenizer};
 use plimsoll_runtime::{Device, Engine, LoadProgress, MemoryReading, Runtime};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// An opened checkpoint: what it is, and all that is needed to price and to load it.
 #[derive(Debug)]
@@ -18,10 +18,8 @@ pub struct Opened {
     pub checkpoint: Checkpoint,
     /// What the zoo made of it.
     pub model: Model,
-    /// Its tokenizer; a bare configuration has none.
-    pub tokenizer: Option<Arc<Tokenizer>>,
-    /// Its chat template; base models have none.
-    pub template: Option<ChatTemplate>,
+    /// Built when it is first asked for: an estimate needs none.
+    tokenizer: OnceLock<Arc<Tokenizer>>,
 }
 
 /// Opens a `.gguf` file, a `.safetensors` file, a `config.json`, or a directory with them.
@@ -34,7 +32,7 @@ pub struct Opened {
 ///
 /// # Errors
 /// [`Error::Model`]: a file that contradicts itself, an architecture that is not in the zoo, a missing tensor, a
-/// vocabulary larger than the embedding.
+/// wrong shape. Tokenizer and template are read when they are asked for.
 pub fn open(path: impl AsRef<Path>) -> Result<Opened, Error> {
     open_with(path, &Registry::standard())
 }
@@ -46,19 +44,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Opened, Error> {
 pub fn open_with(path: impl AsRef<Path>, registry: &Registry) -> Result<Opened, Error> {
     let checkpoint = Checkpoint::open(path.as_ref())?;
     let model = registry.build(&checkpoint)?;
-    let tokenizer = Tokenizer::from_checkpoint(&checkpoint)?;
-    if let Some(tokenizer) = &tokenizer
-        && tokenizer.vocab_size() > model.vocab as usize
-    {
-        return Err(ModelError::Tokenizer {
-            place: "vocabulary".into(),
-            expected: format!("at most the {} tokens of the embedding", model.vocab),
-            got: tokenizer.vocab_size().to_string(),
-        }
-        .into());
-    }
-    let template = ChatTemplate::from_checkpoint(&checkpoint)?;
-    Ok(Opened { checkpoint, model, tokenizer: tokenizer.map(Arc::new), template })
+    Ok(Opened { checkpoint, model, tokenizer: OnceLock::new() })
 }
 
 /// What a plan is held against: the machine's reading under the operator's ceiling, given with the name of its
@@ -153,17 +139,31 @@ impl Opened {
     /// The tokenizer.
     ///
     /// # Errors
-    /// [`Error::Missing`].
+    /// [`Error::Missing`] when there is none; [`Error::Model`] when it contradicts itself or has more tokens than
+    /// the model.
     pub fn tokenizer(&self) -> Result<Arc<Tokenizer>, Error> {
-        self.tokenizer.clone().ok_or_else(|| self.missing("a tokenizer"))
+        if let Some(tokenizer) = self.tokenizer.get() {
+            return Ok(Arc::clone(tokenizer));
+        }
+        let found = Tokenizer::from_checkpoint(&self.checkpoint)?;
+        let tokenizer = Arc::new(found.ok_or_else(|| self.missing("a tokenizer"))?);
+        if tokenizer.vocab_size() > self.model.vocab as usize {
+            return Err(ModelError::Tokenizer {
+                place: "vocabulary".into(),
+                expected: format!("at most the {} tokens of the embedding", self.model.vocab),
+                got: tokenizer.vocab_size().to_string(),
+            }
+            .into());
+        }
+        Ok(Arc::clone(self.tokenizer.get_or_init(|| tokenizer)))
     }
 
     /// The chat template.
     ///
     /// # Errors
-    /// [`Error::Missing`].
-    pub fn template(&self) -> Result<&ChatTemplate, Error> {
-        self.template.as_ref().ok_or_else(|| self.missing("a chat template"))
+    /// [`Error::Missing`] when there is none; [`Error::Model`] when it does not parse.
+    pub fn template(&self) -> Result<ChatTemplate, Error> {
+        ChatTemplate::from_checkpoint(&self.checkpoint)?.ok_or_else(|| self.missing("a chat template"))
     }
 
     fn missing(&self, what: &'static str) -> Error {
