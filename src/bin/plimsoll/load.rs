@@ -4,7 +4,6 @@ use crate::args::{MachineArgs, Output};
 use crate::failure::Failure;
 use crate::{output, show};
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll::runtime::Stepper;
 use plimsoll::{Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Opened, Runtime, Session};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -137,9 +136,4 @@ pub fn scoring_rows(opened: &Opened, geometry: &Geometry) -> u32 {
     let fit = BYTES / (u64::from(opened.model.vocab.max(1)) * 4);
     let most = u64::from(geometry.prefill_chunk.min(geometry.context)).max(1);
     u32::try_from(fit.clamp(1, most)).unwrap_or(1).max(geometry.slots)
-}
-
-/// The plan that an engine runs, for verbs that only need its geometry.
-pub fn context_of(engine: &Engine<Runtime>) -> u32 {
-    engine.stepper().plan().geometry.context
 }
