@@ -1,0 +1,330 @@
+//! An open device: the one place where buffers are created and commands submitted, with the books of the former
+//! and the health of the latter.
+
+use crate::RuntimeError;
+use crate::adapters::{self, AdapterInfo, DeviceOptions};
+use crate::books::{Books, Buffer, Entry, Totals};
+use crate::faults::Faults;
+use crate::memory::MemoryReading;
+use plimsoll_kernels::{Limits, Profile};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The block from which the driver's allocator serves small buffers. Larger ones get memory of their own, so that
+/// what is reserved is the sum of the buffers and at most one block per memory type.
+pub const SMALL_BLOCK: u64 = 4 << 20;
+
+/// An open device. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    adapter: wgpu::Adapter,
+    info: AdapterInfo,
+    profile: Profile,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    books: Arc<Books>,
+    health: Arc<Health>,
+    faults: Faults,
+    submits: AtomicU64,
+}
+
+/// What wgpu counts by itself, apart from our books.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Buffers that exist, wgpu's own included.
+    pub buffers: i64,
+    /// Bytes of device memory behind them.
+    pub buffer_memory: i64,
+    /// Device memory allocations that exist.
+    pub allocations: i64,
+}
+
+/// What the driver's allocator says, where it says anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// Bytes in use.
+    pub allocated: u64,
+    /// Bytes taken from the driver.
+    pub reserved: u64,
+}
+
+#[derive(Debug, Default)]
+struct Health {
+    lost: Mutex<Option<String>>,
+    error: Mutex<Option<wgpu::Error>>,
+}
+
+impl Health {
+    fn lose(&self, reason: String) {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+    }
+
+    fn record(&self, error: wgpu::Error) {
+        tracing::error!(%error, "wgpu reported an error outside of any scope");
+        // The first is the cause; what follows are mostly consequences.
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    fn check(&self, what: &str) -> Result<(), RuntimeError> {
+        if let Some(reason) = &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(RuntimeError::DeviceLost { reason: reason.clone() });
+        }
+        match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            None => Ok(()),
+            Some(error) => Err(refused(what, &error)),
+        }
+    }
+}
+
+/// A wgpu error about something other than a buffer.
+fn refused(what: &str, error: &wgpu::Error) -> RuntimeError {
+    match error {
+        wgpu::Error::OutOfMemory { .. } => {
+            RuntimeError::OutOfMemory { buffer: what.to_owned(), bytes: 0, live: 0 }
+        }
+        other => RuntimeError::Validation { what: what.to_owned(), reason: reason(other) },
+    }
+}
+
+/// An error with its causes, in one line each.
+fn reason(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl Device {
+    /// Opens an adapter.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NoAdapter`], [`RuntimeError::Open`].
+    pub fn open(options: &DeviceOptions) -> Result<Self, RuntimeError> {
+        let (adapter, info) = adapters::choose(&options.adapter)?;
+        let profile = info.profile(options);
+        let mut features = wgpu::Features::empty();
+        features.set(wgpu::Features::SUBGROUP, profile.subgroups);
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("plimsoll"),
+            required_features: features,
+            required_limits: required(&profile.limits, &adapter.limits()),
+            memory_hints: wgpu::MemoryHints::Manual {
+                suballocated_device_memory_block_size: SMALL_BLOCK..SMALL_BLOCK,
+            },
+            ..Default::default()
+        };
+        let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))
+            .map_err(|e| RuntimeError::Open { adapter: info.name.clone(), reason: reason(&e) })?;
+        let health = Arc::new(Health::default());
+        let at_loss = Arc::clone(&health);
+        device.set_device_lost_callback(move |why, message| {
+            at_loss.lose(if message.is_empty() { format!("{why:?}") } else { message });
+        });
+        let at_error = Arc::clone(&health);
+        device.on_uncaptured_error(Arc::new(move |error| at_error.record(error)));
+        tracing::info!(adapter = info.name, backend = info.backend, "device opened");
+        Ok(Self {
+            inner: Arc::new(Inner {
+                adapter,
+                info,
+                profile,
+                device,
+                queue,
+                books: Arc::default(),
+                health,
+                faults: Faults::default(),
+                submits: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    /// What plans for this device may assume.
+    pub fn profile(&self) -> &Profile {
+        &self.inner.profile
+    }
+
+    /// The adapter, with its free memory as it was at opening.
+    pub fn info(&self) -> &AdapterInfo {
+        &self.inner.info
+    }
+
+    /// Free memory now.
+    pub fn memory(&self) -> MemoryReading {
+        MemoryReading::take(&self.inner.adapter)
+    }
+
+    /// Sums of the books.
+    pub fn totals(&self) -> Totals {
+        self.inner.books.totals()
+    }
+
+    /// Every live buffer, in order of creation.
+    pub fn buffers(&self) -> Vec<Entry> {
+        self.inner.books.entries()
+    }
+
+    /// wgpu's own counters. Destroyed buffers leave them once the device has been polled, which this does.
+    pub fn counters(&self) -> DeviceCounters {
+        let _ = self.inner.device.poll(wgpu::PollType::Poll);
+        let hal = self.inner.device.get_internal_counters().hal;
+        DeviceCounters {
+            buffers: hal.buffers.read() as i64,
+            buffer_memory: hal.buffer_memory.read() as i64,
+            allocations: hal.memory_allocations.read() as i64,
+        }
+    }
+
+    /// What the driver's allocator has taken; `None` where wgpu does not allocate by itself (Metal).
+    pub fn reservation(&self) -> Option<Reservation> {
+        let _ = self.inner.device.poll(wgpu::PollType::Poll);
+        let report = self.inner.device.generate_allocator_report()?;
+        Some(Reservation { allocated: report.total_allocated_bytes, reserved: report.total_reserved_bytes })
+    }
+
+    /// Faults on order, for tests.
+    #[doc(hidden)]
+    pub fn faults(&self) -> &Faults {
+        &self.inner.faults
+    }
+
+    /// Whether the device can be used.
+    ///
+    /// # Errors
+    /// [`RuntimeError::DeviceLost`], or an error that wgpu reported outside of any call of ours.
+    pub fn check(&self, what: &str) -> Result<(), RuntimeError> {
+        self.inner.health.check(what)
+    }
+
+    /// Creates a buffer. The one place where this is done.
+    pub(crate) fn create_buffer(
+        &self,
+        name: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+        mapped: bool,
+    ) -> Result<Buffer, RuntimeError> {
+        let live = self.totals().live_bytes;
+        let out_of_memory = || RuntimeError::OutOfMemory { buffer: name.to_owned(), bytes, live };
+        // A lost device hands out dead buffers without a word.
+        self.check(name)?;
+        if self.inner.faults.buffer_fails() {
+            return Err(out_of_memory());
+        }
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(name), size: bytes, usage, mapped_at_creation: mapped };
+        #[allow(clippy::disallowed_methods)]
+        let created = self.scoped(|device| device.create_buffer(&descriptor));
+        let raw = created.map_err(|error| match error {
+            wgpu::Error::OutOfMemory { .. } => out_of_memory(),
+            other => refused(&format!("buffer {name} of {bytes} bytes"), &other),
+        })?;
+        let buffer = Buffer::new(raw, name, Arc::clone(&self.inner.books));
+        self.check(name)?;
+        Ok(buffer)
+    }
+
+    /// Creates something other than a buffer; what wgpu says against it names `what`.
+    pub(crate) fn create<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        make: impl FnOnce(&wgpu::Device) -> T,
+    ) -> Result<T, RuntimeError> {
+        self.scoped(make).map_err(|error| refused(&what(), &error))
+    }
+
+    fn scoped<T>(&self, make: impl FnOnce(&wgpu::Device) -> T) -> Result<T, wgpu::Error> {
+        let device = &self.inner.device;
+        let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let made = make(device);
+        let memory = pollster::block_on(memory.pop());
+        let validation = pollster::block_on(validation.pop());
+        let internal = pollster::block_on(internal.pop());
+        match memory.or(validation).or(internal) {
+            None => Ok(made),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// An empty list of commands.
+    pub(crate) fn encoder(&self, label: &str) -> wgpu::CommandEncoder {
+        self.inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(label) })
+    }
+
+    /// Hands commands to the device. The one place where this is done.
+    pub(crate) fn submit(
+        &self,
+        commands: wgpu::CommandBuffer,
+    ) -> Result<wgpu::SubmissionIndex, RuntimeError> {
+        let submit = self.inner.submits.fetch_add(1, Ordering::Relaxed);
+        self.check("a submit")?;
+        if self.inner.faults.submit_fails() {
+            return Err(RuntimeError::Submit { submit, reason: "ordered by a test".to_owned() });
+        }
+        if self.inner.faults.device_goes() {
+            self.inner.device.destroy();
+        }
+        let index = self.inner.queue.submit([commands]);
+        self.check("a submit")?;
+        Ok(index)
+    }
+
+    /// Waits until a submit is done and callbacks have run.
+    pub(crate) fn wait(&self, index: &wgpu::SubmissionIndex) -> Result<(), RuntimeError> {
+        let wait = wgpu::PollType::Wait { submission_index: Some(index.clone()), timeout: None };
+        let polled = self.inner.device.poll(wait);
+        self.check("a submit")?;
+        polled.map(drop).map_err(|e| RuntimeError::Submit {
+            submit: self.inner.submits.load(Ordering::Relaxed),
+            reason: e.to_string(),
+        })
+    }
+
+    /// Waits until the device has nothing left to do and callbacks have run.
+    pub(crate) fn wait_idle(&self) -> Result<(), RuntimeError> {
+        let polled = self.inner.device.poll(wgpu::PollType::wait_indefinitely());
+        self.check("a submit")?;
+        polled.map(drop).map_err(|e| RuntimeError::Submit {
+            submit: self.inner.submits.load(Ordering::Relaxed),
+            reason: e.to_string(),
+        })
+    }
+
+    /// Lets callbacks run that are due.
+    pub(crate) fn poll(&self) {
+        let _ = self.inner.device.poll(wgpu::PollType::Poll);
+    }
+
+    /// Commands handed over since opening.
+    pub fn submits(&self) -> u64 {
+        self.inner.submits.load(Ordering::Relaxed)
+    }
+}
+
+/// The limits to open with: those of the profile, WebGPU's defaults for the rest, less where the adapter has less.
+fn required(profile: &Limits, adapter: &wgpu::Limits) -> wgpu::Limits {
+    let limits = wgpu::Limits {
+        max_buffer_size: profile.max_buffer_size,
+        max_storage_buffer_binding_size: profile.max_storage_buffer_binding_size,
+        max_storage_buffers_per_shader_stage: profile.max_storage_buffers_per_shader_stage,
+        max_compute_workgroup_storage_size: profile.max_compute_workgroup_storage_size,
+        max_compute_invocations_per_workgroup: profile.max_compute_invocations_per_workgroup,
+        max_compute_workgroup_size_x: profile.max_compute_invocations_per_workgroup,
+        max_compute_workgroups_per_dimension: profile.max_compute_workgroups_per_dimension,
+        ..wgpu::Limits::defaults()
+    };
+    limits.or_worse_values_from(adapter)
+}

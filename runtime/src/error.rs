@@ -1,0 +1,129 @@
+//! The one error type of this crate: what failed, where, what was expected and what was there.
+
+use plimsoll_models::ModelError;
+use thiserror::Error;
+
+/// Everything that can go wrong between an admitted plan and its tokens.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// No adapter answers to the name or index, or there is none at all.
+    #[error("no adapter {wanted}; there {}", present(found))]
+    NoAdapter {
+        /// What was asked for.
+        wanted: String,
+        /// Names of the adapters there are.
+        found: Vec<String>,
+    },
+    /// The adapter gives less than the plan or the options need.
+    #[error("adapter {adapter}: {limit}: expected at least {expected}, got {got}")]
+    Limit {
+        /// The adapter's name.
+        adapter: String,
+        /// WebGPU's name of the limit.
+        limit: &'static str,
+        /// What is needed.
+        expected: u64,
+        /// What there is.
+        got: u64,
+    },
+    /// The adapter would not open.
+    #[error("adapter {adapter} would not open: {reason}")]
+    Open {
+        /// The adapter's name.
+        adapter: String,
+        /// Its reason.
+        reason: String,
+    },
+    /// The device could not create a buffer; everything created with it has been freed.
+    #[error("out of device memory: buffer {buffer} of {bytes} bytes ({live} bytes were live)")]
+    OutOfMemory {
+        /// The buffer's name in the plan.
+        buffer: String,
+        /// Its size.
+        bytes: u64,
+        /// Bytes of our buffers that existed at that moment.
+        live: u64,
+    },
+    /// The device is gone; it must be opened again.
+    #[error("the device was lost: {reason}")]
+    DeviceLost {
+        /// The driver's reason.
+        reason: String,
+    },
+    /// wgpu refused something we built: a bug of ours or of a third party's kernel.
+    #[error("{what} was refused: {reason}")]
+    Validation {
+        /// A pipeline, a buffer, a submit.
+        what: String,
+        /// wgpu's reason.
+        reason: String,
+    },
+    /// A submit failed; its results were discarded.
+    #[error("submit {submit} failed: {reason}")]
+    Submit {
+        /// Submits since the device was opened.
+        submit: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A mapped buffer could not be read or written.
+    #[error("buffer {buffer} could not be mapped: {reason}")]
+    Map {
+        /// The buffer's name.
+        buffer: String,
+        /// Why.
+        reason: String,
+    },
+    /// The flag was raised; no token of the step counts.
+    #[error("cancelled")]
+    Cancelled,
+    /// A step or a call that does not fit the plan.
+    #[error("{what}: expected {expected}, got {got}")]
+    Input {
+        /// Which argument.
+        what: String,
+        /// What would have been accepted.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+    /// The plan contradicts itself or the model.
+    #[error("plan: {what}: expected {expected}, got {got}")]
+    Plan {
+        /// Which part.
+        what: String,
+        /// What would have been right.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+    /// The checkpoint does not hold what the model needs.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}
+
+impl RuntimeError {
+    /// An [`Input`](RuntimeError::Input) error.
+    pub(crate) fn input(what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Self {
+        Self::Input { what: what.into(), expected: expected.to_string(), got: got.to_string() }
+    }
+
+    /// A [`Plan`](RuntimeError::Plan) error.
+    pub(crate) fn plan(what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Self {
+        Self::Plan { what: what.into(), expected: expected.to_string(), got: got.to_string() }
+    }
+
+    /// Whether the device can still be used: after a lost device nothing but opening it again helps.
+    pub fn device_is_usable(&self) -> bool {
+        !matches!(self, Self::DeviceLost { .. })
+    }
+}
+
+fn present(found: &[String]) -> String {
+    match found {
+        [] => "are none".to_owned(),
+        [one] => format!("is {one}"),
+        many => format!("are {}", many.join(", ")),
+    }
+}

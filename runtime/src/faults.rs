@@ -1,0 +1,76 @@
+//! Faults on order: what tests use to see that a failed allocation, submit or map is an error and nothing worse.
+//! A counter that is never armed costs one relaxed load per event.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Which event fails next. Counters run down from the moment they are armed; each fails one event.
+#[derive(Debug, Default)]
+pub struct Faults {
+    buffer: AtomicU64,
+    submit: AtomicU64,
+    map: AtomicU64,
+    lose: AtomicU64,
+}
+
+impl Faults {
+    /// The `n`-th buffer creation from now fails, counted from 1; 0 disarms.
+    pub fn fail_buffer(&self, n: u64) {
+        self.buffer.store(n, Ordering::Relaxed);
+    }
+
+    /// The `n`-th submit from now fails and its commands are dropped; 0 disarms.
+    pub fn fail_submit(&self, n: u64) {
+        self.submit.store(n, Ordering::Relaxed);
+    }
+
+    /// The `n`-th map of a buffer (upload or readback) from now fails; 0 disarms.
+    pub fn fail_map(&self, n: u64) {
+        self.map.store(n, Ordering::Relaxed);
+    }
+
+    /// The device is destroyed at the `n`-th submit from now; 0 disarms.
+    pub fn lose_device(&self, n: u64) {
+        self.lose.store(n, Ordering::Relaxed);
+    }
+
+    /// Whether an armed fault has not struck yet.
+    pub fn armed(&self) -> bool {
+        [&self.buffer, &self.submit, &self.map, &self.lose].iter().any(|c| c.load(Ordering::Relaxed) > 0)
+    }
+
+    pub(crate) fn buffer_fails(&self) -> bool {
+        strikes(&self.buffer)
+    }
+
+    pub(crate) fn submit_fails(&self) -> bool {
+        strikes(&self.submit)
+    }
+
+    pub(crate) fn map_fails(&self) -> bool {
+        strikes(&self.map)
+    }
+
+    pub(crate) fn device_goes(&self) -> bool {
+        strikes(&self.lose)
+    }
+}
+
+fn strikes(counter: &AtomicU64) -> bool {
+    counter.load(Ordering::Relaxed) > 0
+        && counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nth_event_fails_and_no_other() {
+        let faults = Faults::default();
+        assert!(!faults.buffer_fails());
+        faults.fail_buffer(3);
+        let struck: Vec<bool> = (0..5).map(|_| faults.buffer_fails()).collect();
+        assert_eq!(struck, [false, false, true, false, false]);
+        assert!(!faults.armed());
+    }
+}

@@ -1,0 +1,307 @@
+//! A loaded plan: its buffers, pipelines and bind groups, and the steps it runs. After the load nothing is
+//! allocated on the device.
+
+use crate::buffers::{self, Buffers};
+use crate::pipelines::Pipelines;
+use crate::recording::{self, Cursor, Recordings};
+use crate::tables::Tables;
+use crate::transfer::{self, Ring};
+use crate::{Cancel, Candidates, Device, RuntimeError, Sampling, StepInput, StepOutput, Stepper, weights};
+use plimsoll_estimator::plan::View;
+use plimsoll_estimator::{Admitted, Plan};
+use plimsoll_kernels::ops::top_k;
+use plimsoll_models::Model;
+use plimsoll_models::checkpoint::Checkpoint;
+use std::sync::Mutex;
+
+/// How far a load is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadProgress {
+    /// Pipelines compiled, of how many.
+    Pipelines {
+        /// Compiled.
+        done: usize,
+        /// In all.
+        total: usize,
+    },
+    /// Bytes of weights on the device, of how many.
+    Weights {
+        /// On the device.
+        done: u64,
+        /// In all.
+        total: u64,
+    },
+}
+
+/// An admitted plan on a device.
+pub struct Runtime {
+    device: Device,
+    admitted: Admitted,
+    buffers: Buffers,
+    pipelines: Pipelines,
+    recordings: Recordings,
+    tables: Tables,
+    ring: Ring,
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plan = self.admitted.plan();
+        f.debug_struct("Runtime")
+            .field("model", &plan.model.name)
+            .field("device", &self.device.info().name)
+            .field("bytes", &plan.total())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a step reads back.
+struct ReadBack {
+    view: View,
+    bytes: u64,
+}
+
+impl Runtime {
+    /// Loads an admitted plan: checks it against device, model and checkpoint, creates its buffers all or none,
+    /// compiles its pipelines and uploads its weights. When anything fails everything is freed again, and the
+    /// device can be used for another load unless it was lost.
+    ///
+    /// # Errors
+    /// [`RuntimeError`], naming the tensor, limit, buffer or kernel.
+    pub fn load(
+        device: Device,
+        model: &Model,
+        checkpoint: &Checkpoint,
+        admitted: Admitted,
+        progress: &mut (dyn FnMut(LoadProgress) + Send),
+    ) -> Result<Self, RuntimeError> {
+        let plan = admitted.plan();
+        device.check("the device")?;
+        expect_profile(&device, plan)?;
+        buffers::check(plan)?;
+        weights::check(model, checkpoint)?;
+        let tables = Tables::new(plan, &model.ropes)?;
+
+        let buffers = Buffers::create(&device, plan)?;
+        let (total, shared) = (plan.kernels.len(), Mutex::new(&mut *progress));
+        let pipelines = Pipelines::compile(&device, &plan.kernels, |done| {
+            if let Ok(mut progress) = shared.lock() {
+                progress(LoadProgress::Pipelines { done, total });
+            }
+        })?;
+        let recordings = Recordings::new(&device, plan, &buffers, &pipelines)?;
+        weights::upload(&device, plan, model, checkpoint, &buffers, |done, total| {
+            progress(LoadProgress::Weights { done, total });
+        })?;
+        tracing::info!(
+            model = plan.model.name,
+            bytes = plan.total(),
+            pipelines = total,
+            bind_groups = recordings.groups(),
+            "loaded"
+        );
+        let ring = Ring::new(&plan.upload_buffers);
+        Ok(Self { device, buffers, pipelines, recordings, tables, ring, admitted })
+    }
+
+    /// Frees everything and gives the device back.
+    pub fn unload(self) -> Device {
+        let device = self.device.clone();
+        drop(self);
+        device.poll();
+        device
+    }
+
+    /// The admitted plan.
+    pub fn admitted(&self) -> &Admitted {
+        &self.admitted
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Records and submits the step that stands in the tables. Answers the last submit.
+    fn run(
+        &mut self,
+        sampling: Sampling,
+        cancel: Option<&Cancel>,
+        result: Option<&ReadBack>,
+    ) -> Result<wgpu::SubmissionIndex, RuntimeError> {
+        let plan = self.admitted.plan();
+        let shape = self.tables.shape();
+        let index = plan
+            .programs
+            .iter()
+            .position(|p| shape.tokens <= p.max_tokens)
+            .ok_or_else(|| RuntimeError::plan("programs", "one for every step", shape.tokens))?;
+        // A decode step is one submit: its work is bounded by the slots, and waiting costs more than it does.
+        let decode = shape.tokens <= plan.geometry.slots;
+        let budget = if decode { u64::MAX } else { plan.profile.work_budget };
+        let (upload_buffer, upload) = self.ring.current(&self.buffers)?;
+        let tables = &self.tables;
+        upload.write(&self.device, upload_buffer, |mut out| {
+            for range in tables.used() {
+                let bytes: &[u8] = bytemuck::cast_slice(tables.words(range));
+                out.slice(range.start * 4..range.end * 4).copy_from_slice(bytes);
+            }
+            Ok(())
+        })?;
+        let step = self.buffers.get(plan.step_buffer)?.raw();
+        let mut cursor = Some(Cursor::default());
+        let mut before: Option<wgpu::SubmissionIndex> = None;
+        let mut first = true;
+        loop {
+            if cancel.is_some_and(Cancel::is_cancelled) {
+                return Err(RuntimeError::Cancelled);
+            }
+            let mut encoder = self.device.encoder("step");
+            if first {
+                for range in self.tables.used() {
+                    let (at, bytes) = (range.start as u64 * 4, range.len() as u64 * 4);
+                    encoder.copy_buffer_to_buffer(upload_buffer.raw(), at, step, at, bytes);
+                }
+            }
+            if let Some(from) = cursor {
+                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+                let shape = self.tables.shape();
+                cursor = self.recordings.record(
+                    &mut pass,
+                    plan,
+                    &self.pipelines,
+                    index,
+                    from,
+                    shape,
+                    sampling,
+                    budget,
+                )?;
+            }
+            if let (None, Some(ReadBack { view, bytes })) = (cursor, result) {
+                let (from, to) = (self.buffers.get(view.buffer)?, self.buffers.get(plan.readback_buffer)?);
+                encoder.copy_buffer_to_buffer(from.raw(), view.offset, to.raw(), 0, *bytes);
+            }
+            let submitted = self.device.submit(encoder.finish())?;
+            if std::mem::take(&mut first) {
+                upload.used(upload_buffer, submitted.clone());
+                self.tables.uploaded();
+            }
+            if cursor.is_none() {
+                self.ring.advance();
+                return Ok(submitted);
+            }
+            // One submit runs while the next is recorded; more in flight would outrun a cancellation.
+            if let Some(earlier) = before.replace(submitted) {
+                self.device.wait(&earlier)?;
+            }
+        }
+    }
+
+    /// What is read back of a step with these rows.
+    fn result(&self, sampling: Sampling) -> Result<Option<ReadBack>, RuntimeError> {
+        let plan = self.admitted.plan();
+        let shape = self.tables.shape();
+        let Some(program) = plan.program(shape.tokens) else { return Ok(None) };
+        let Some((view, row)) = recording::result(plan, program, sampling) else { return Ok(None) };
+        let bytes = u64::from(shape.logit_rows) * row;
+        let most = view.bytes.min(self.buffers.get(plan.readback_buffer)?.bytes());
+        if bytes > most {
+            return Err(RuntimeError::plan("bytes of a result", format!("at most {most}"), bytes));
+        }
+        Ok((bytes > 0).then_some(ReadBack { view, bytes }))
+    }
+}
+
+impl Stepper for Runtime {
+    fn plan(&self) -> &Plan {
+        self.admitted.plan()
+    }
+
+    fn set_block_table(&mut self, kind: u32, slot: u32, pages: &[u32]) -> Result<(), RuntimeError> {
+        self.tables.set_block_table(kind, slot, pages)
+    }
+
+    fn step(&mut self, input: &StepInput<'_>) -> Result<StepOutput, RuntimeError> {
+        self.device.check("the device")?;
+        if input.cancel.is_some_and(Cancel::is_cancelled) {
+            return Err(RuntimeError::Cancelled);
+        }
+        self.tables.fill(input)?;
+        let result = self.result(input.sampling)?;
+        let submitted = self.run(input.sampling, input.cancel, result.as_ref())?;
+        let Some(ReadBack { bytes, .. }) = result else {
+            self.device.wait(&submitted)?;
+            return Ok(StepOutput::None);
+        };
+        let plan = self.admitted.plan();
+        let readback = self.buffers.get(plan.readback_buffer)?;
+        transfer::read(&self.device, readback, bytes, &submitted, |bytes| match input.sampling {
+            Sampling::None => StepOutput::None,
+            Sampling::Greedy => StepOutput::Candidates(candidates(bytes, 1)),
+            Sampling::TopK => StepOutput::Candidates(candidates(bytes, plan.top_k())),
+            Sampling::Logits => StepOutput::Logits {
+                vocab: plan.model.vocab,
+                values: words(bytes).map(f32::from_bits).collect(),
+            },
+        })
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+/// Rows of `k` pairs of id and logit, and one of nothing and the log-sum-exp.
+fn candidates(bytes: &[u8], k: u32) -> Vec<Candidates> {
+    let pairs: Vec<(u32, f32)> = bytes
+        .chunks_exact(8)
+        .map(|pair| {
+            let mut pair = words(pair);
+            (pair.next().unwrap_or(0), f32::from_bits(pair.next().unwrap_or(0)))
+        })
+        .collect();
+    pairs
+        .chunks_exact(k as usize + 1)
+        .filter_map(|row| row.split_last())
+        .map(|(last, best)| Candidates {
+            best: best.iter().copied().filter(|(id, _)| *id != top_k::NONE).collect(),
+            log_sum_exp: last.1,
+        })
+        .collect()
+}
+
+/// Whether the device gives what the plan was made for.
+fn expect_profile(device: &Device, plan: &Plan) -> Result<(), RuntimeError> {
+    let (wanted, given) = (&plan.profile, device.profile());
+    let (w, g) = (&wanted.limits, &given.limits);
+    for (limit, expected, got) in [
+        ("maxBufferSize", w.max_buffer_size, g.max_buffer_size),
+        ("maxStorageBufferBindingSize", w.max_storage_buffer_binding_size, g.max_storage_buffer_binding_size),
+        (
+            "maxStorageBuffersPerShaderStage",
+            w.max_storage_buffers_per_shader_stage.into(),
+            g.max_storage_buffers_per_shader_stage.into(),
+        ),
+        (
+            "maxComputeWorkgroupStorageSize",
+            w.max_compute_workgroup_storage_size.into(),
+            g.max_compute_workgroup_storage_size.into(),
+        ),
+        (
+            "maxComputeInvocationsPerWorkgroup",
+            w.max_compute_invocations_per_workgroup.into(),
+            g.max_compute_invocations_per_workgroup.into(),
+        ),
+        (
+            "maxComputeWorkgroupsPerDimension",
+            w.max_compute_workgroups_per_dimension.into(),
+            g.max_compute_workgroups_per_dimension.into(),
+        ),
+        ("subgroups", wanted.subgroups.into(), given.subgroups.into()),
+    ] {
+        if expected > got {
+            return Err(RuntimeError::Limit { adapter: given.name.clone(), limit, expected, got });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! What one forward takes and gives: the seam between the executor, which knows a GPU, and the scheduler and
+//! sampler above it, which do not.
+
+use crate::RuntimeError;
+use plimsoll_estimator::Plan;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Which positions of a sequence's new tokens want logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// None: the middle of a prompt.
+    #[default]
+    None,
+    /// The last new token's: what the next token is chosen from.
+    Last,
+    /// Every new token's: scoring.
+    All,
+}
+
+impl Wanted {
+    /// Rows wanted of `tokens` new tokens.
+    pub fn rows(self, tokens: u32) -> u32 {
+        match self {
+            Wanted::None => 0,
+            Wanted::Last => tokens.min(1),
+            Wanted::All => tokens,
+        }
+    }
+}
+
+/// The new tokens of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceInput<'a> {
+    /// Its slot, under `geometry.slots`; a slot appears once in a step.
+    pub slot: u32,
+    /// Position of the first new token: how many tokens of the sequence earlier steps have taken.
+    pub position: u32,
+    /// The new tokens, at least one.
+    pub ids: &'a [u32],
+    /// Which logits are wanted.
+    pub wanted: Wanted,
+}
+
+/// What is read back of the wanted rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sampling {
+    /// Nothing; no sequence may want rows.
+    #[default]
+    None,
+    /// The largest logit of each row.
+    Greedy,
+    /// The [`TOP_K`](plimsoll_estimator::plan::TOP_K) largest logits of each row.
+    TopK,
+    /// Whole rows.
+    Logits,
+}
+
+/// Asks a step to stop. Clones share the flag; it is looked at between submits.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// A flag that is down.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Raises the flag; it stays up.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether the flag is up.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// One forward over the new tokens of some sequences.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepInput<'a> {
+    /// In the order in which tokens, and so rows, are laid out.
+    pub sequences: &'a [SequenceInput<'a>],
+    /// What to read back.
+    pub sampling: Sampling,
+    /// Looked at before every submit.
+    pub cancel: Option<&'a Cancel>,
+}
+
+impl StepInput<'_> {
+    /// `T`.
+    pub fn tokens(&self) -> u64 {
+        self.sequences.iter().map(|s| s.ids.len() as u64).sum()
+    }
+
+    /// `R`.
+    pub fn logit_rows(&self) -> u64 {
+        self.sequences.iter().map(|s| u64::from(s.wanted.rows(s.ids.len() as u32))).sum()
+    }
+}
+
+/// The largest logits of one row, largest first; equal ones by rising id.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Candidates {
+    /// Token ids and logits.
+    pub best: Vec<(u32, f32)>,
+    /// `ln Σ exp(logit)` over the whole row: `logit − log_sum_exp` is a log-probability.
+    pub log_sum_exp: f32,
+}
+
+/// What was read back, rows in the order of the sequences and then of their tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum StepOutput {
+    /// Nothing was asked for.
+    #[default]
+    None,
+    /// One candidate a row for [`Sampling::Greedy`], up to `TOP_K` for [`Sampling::TopK`].
+    Candidates(Vec<Candidates>),
+    /// `[R, V]`, row after row.
+    Logits {
+        /// `V`.
+        vocab: u32,
+        /// Values.
+        values: Vec<f32>,
+    },
+}
+
+/// Something that runs steps of a plan. The executor does it on a device; tests of the scheduler do it without.
+pub trait Stepper {
+    /// The plan it runs.
+    fn plan(&self) -> &Plan;
+
+    /// Sets the physical pages of a slot: entry `n` of `pages` is logical page `n`, in full-attention kinds page
+    /// `n` of the sequence and in sliding ones cell `n` of the ring. At most `pages_per_slot` entries; those not
+    /// given are never read. Takes effect with the next step.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] for a kind, slot or page that the plan does not have.
+    fn set_block_table(&mut self, kind: u32, slot: u32, pages: &[u32]) -> Result<(), RuntimeError>;
+
+    /// Runs one forward. Nothing about a sequence's length is kept here: a step that fails has written keys and
+    /// values at the positions of its new tokens and nowhere else, so the same step can simply be run again.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] when the step does not fit the plan; [`RuntimeError::Cancelled`]; device errors.
+    fn step(&mut self, input: &StepInput<'_>) -> Result<StepOutput, RuntimeError>;
+}
