@@ -150,7 +150,7 @@ fn head_sizes_up_to_512() {
 fn variants_of_gpus_give_the_same() {
     let device = device();
     let mut profile = device.profile().clone();
-    for workgroup in [8, 64, 256] {
+    for workgroup in [16, 64, 256] {
         profile.tuning.attention_workgroup = workgroup;
         for (shape, decode) in [(shape(6, 2, 64), false), (shape(2, 2, 64), true)] {
             let case = Case { decode, ..Case::new(shape, KvFormat::Q8_0, &RAGGED) };
