@@ -41,22 +41,12 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
 
 impl Variant {
     /// Variants that between them use every text.
-    pub fn all() -> Vec<Self> {
-        Vec::new()
-    }
+    pub fn all() -> Vec<Self> { Vec::new() }
 }
 
 impl Shader for Variant {
-    fn name(&self) -> String {
-        todo!()
-    }
-    fn wgsl(&self) -> String {
-        todo!()
-    }
-    fn operands(&self) -> Vec<Access> {
-        todo!()
-    }
-    fn workgroup(&self) -> u32 {
-        todo!()
-    }
+    fn name(&self) -> String { todo!() }
+    fn wgsl(&self) -> String { todo!() }
+    fn operands(&self) -> Vec<Access> { todo!() }
+    fn workgroup(&self) -> u32 { todo!() }
 }
