@@ -96,14 +96,31 @@ impl Source {
     }
 }
 
+/// A parameter as the 32-bit word a uniform holds.
+pub trait Word {
+    /// Its bits.
+    fn word(self) -> u32;
+}
+
+impl Word for u32 {
+    fn word(self) -> u32 {
+        self
+    }
+}
+
+impl Word for f32 {
+    fn word(self) -> u32 {
+        self.to_bits()
+    }
+}
+
 /// Declares a kernel's parameters once: a plain Rust struct of `u32` and `f32` fields, and the same struct in
 /// WGSL as `Params`, so that the two cannot drift apart.
 #[macro_export]
 macro_rules! params {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$fmeta:meta])* $field:ident : $ty:ident),* $(,)? }) => {
         $(#[$meta])*
-        #[repr(C)]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
         $vis struct $name { $($(#[$fmeta])* pub $field: $ty),* }
         impl $name {
             /// The same struct in WGSL.
@@ -111,7 +128,7 @@ macro_rules! params {
                 concat!("struct Params {\n", $("    ", stringify!($field), ": ", stringify!($ty), ",\n",)* "}\n");
             /// The fields as 32-bit words, in order.
             pub fn words(&self) -> Vec<u32> {
-                bytemuck::cast_slice(bytemuck::bytes_of(self)).to_vec()
+                vec![$($crate::shader::Word::word(self.$field)),*]
             }
         }
     };

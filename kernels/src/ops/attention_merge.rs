@@ -1,12 +1,35 @@
 //! Joins the splits of an attention: `out = Σ e^{m_i − m} acc_i / Σ e^{m_i − m} l_i`.
 
 use crate::shader::{Access, Shader, Source};
-use crate::{Call, Profile};
+use crate::{Call, Cost, Count, Profile, Unit};
 use serde::{Deserialize, Serialize};
 
 /// What the pipeline is generated from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Variant {}
+pub struct Variant {
+    /// Invocations.
+    pub workgroup: u32,
+}
+
+crate::params! {
+    /// Sizes.
+    pub struct Params {
+        /// `Hq`.
+        heads: u32,
+        /// `E`.
+        head_dim: u32,
+        /// `Ep / 4`.
+        quads: u32,
+        /// `P`.
+        splits: u32,
+        /// Tokens the scratch has room for.
+        max_tokens: u32,
+        /// Values between rows of out.
+        out_stride: u32,
+        /// Workgroups of a token.
+        blocks: u32,
+    }
+}
 
 /// Sizes and places.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,28 +46,85 @@ pub struct Args {
 
 /// Plans the dispatch. Operands: scratch (ReadArena), out (Write).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
-    let _ = (profile, args);
-    todo!()
+    let shape = &args.shape;
+    let variant = Variant { workgroup: if profile.cpu { profile.tuning.row_workgroup } else { 64 } };
+    let quads = shape.padded() / 4;
+    let blocks = (shape.heads * quads).div_ceil(variant.workgroup);
+    let params = Params {
+        heads: shape.heads,
+        head_dim: shape.head_dim,
+        quads,
+        splits: args.splits,
+        max_tokens: args.max_tokens,
+        out_stride: args.out_stride,
+        blocks,
+    };
+    let values = u64::from(shape.heads) * u64::from(shape.padded());
+    let splits = u64::from(args.splits);
+    Call {
+        kernel: variant.into(),
+        params: params.words(),
+        workgroups: Count::each(Unit::Tokens, 1, blocks),
+        rows: Unit::Tokens,
+        cost: Cost {
+            bytes_per_row: (splits * (values + 4 * u64::from(shape.heads)) + values) * 4,
+            flops_per_row: splits * values * 2,
+            ..Cost::default()
+        },
+    }
+}
+
+/// The CPU twin: `tokens` rows of `out` from the states in `scratch`.
+pub fn twin(args: &Args, tokens: usize, scratch: &[f32], out: &mut [f32]) {
+    let (heads, size) = (args.shape.heads as usize, args.shape.head_dim as usize);
+    let padded = args.shape.padded() as usize;
+    for token in 0..tokens {
+        for head in 0..heads {
+            let states: Vec<&[f32]> = (0..args.splits as usize)
+                .map(|split| {
+                    let index = (split * args.max_tokens as usize + token) * heads + head;
+                    &scratch[index * (padded + 4)..][..padded + 4]
+                })
+                .collect();
+            let largest = states.iter().map(|s| f64::from(s[padded])).fold(f64::MIN, f64::max);
+            let sum_of = |pick: &dyn Fn(&[f32]) -> f32| -> f64 {
+                states.iter().map(|s| (f64::from(s[padded]) - largest).exp() * f64::from(pick(s))).sum()
+            };
+            let sum = sum_of(&|s| s[padded + 1]);
+            for e in 0..size {
+                let value = if sum > 0.0 { sum_of(&|s| s[e]) / sum } else { 0.0 };
+                out[token * args.out_stride as usize + head * size + e] = value as f32;
+            }
+        }
+    }
 }
 
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        Vec::new()
+        vec![Self { workgroup: 64 }]
     }
 }
 
 impl Shader for Variant {
     fn name(&self) -> String {
-        todo!()
+        format!("attention_merge_wg{}", self.workgroup)
     }
+
     fn wgsl(&self) -> String {
-        todo!()
+        Source::new(Params::WGSL)
+            .constant("WG", self.workgroup)
+            .operand(0, Access::ReadArena, "scratch", "array<vec4<f32>>")
+            .operand(1, Access::Write, "out", "array<f32>")
+            .text(include_str!("attention_merge.wgsl"))
+            .finish()
     }
+
     fn operands(&self) -> Vec<Access> {
-        todo!()
+        vec![Access::ReadArena, Access::Write]
     }
+
     fn workgroup(&self) -> u32 {
-        todo!()
+        self.workgroup
     }
 }

@@ -5,6 +5,7 @@ pub mod attention;
 pub mod attention_merge;
 pub mod embed;
 pub mod gate;
+mod lanes;
 pub mod linear;
 pub mod mat_mat;
 pub mod mat_vec;

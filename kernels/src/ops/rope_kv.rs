@@ -1,12 +1,71 @@
 //! Head norms, rope and the KV write: queries rotate in place, keys and values go to their pages.
 
+use super::lanes;
 use crate::shader::{Access, Shader, Source};
-use crate::{Call, Profile};
+use crate::step::PAGE;
+use crate::{Call, Cost, Count, KvFormat, KvLayout, Profile, Reduce, Unit};
 use serde::{Deserialize, Serialize};
 
 /// What the pipeline is generated from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Variant {}
+pub struct Variant {
+    /// How pages are stored.
+    pub format: KvFormat,
+    /// `E`.
+    pub head_dim: u32,
+    /// Pairs are neighbours.
+    pub interleaved: bool,
+    /// Sums over lanes.
+    pub reduce: Reduce,
+    /// Invocations.
+    pub workgroup: u32,
+}
+
+crate::params! {
+    /// Sizes and places; offsets in words.
+    pub struct Params {
+        /// `Hq`.
+        heads: u32,
+        /// Query heads this dispatch does: `Hq` or 0.
+        queries: u32,
+        /// `Hk`.
+        kv_heads: u32,
+        /// Values between rows.
+        stride: u32,
+        /// Positions in the step tables.
+        positions: u32,
+        /// Slots in the step tables.
+        slots: u32,
+        /// Block table.
+        table: u32,
+        /// Logical pages of a slot.
+        pages: u32,
+        /// First physical page of the segment.
+        first_page: u32,
+        /// Physical pages of the segment.
+        segment_pages: u32,
+        /// Cosines and sines in the step tables.
+        ropes: u32,
+        /// Rotated pairs.
+        pairs: u32,
+        /// 1 when queries are normed.
+        q_norm: u32,
+        /// Their weight.
+        q_weight: u32,
+        /// Their eps.
+        q_eps: f32,
+        /// 1 for zero-centred weights.
+        q_plus_one: f32,
+        /// 1 when keys are normed.
+        k_norm: u32,
+        /// Their weight.
+        k_weight: u32,
+        /// Their eps.
+        k_eps: f32,
+        /// 1 for zero-centred weights.
+        k_plus_one: f32,
+    }
+}
 
 /// A head norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,28 +129,184 @@ pub struct Args {
 
 /// Plans the dispatch. Operands: qkv `[T, (Hq + 2·Hk)·E]` (Write), KV segment (Write), vectors (Read).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
-    let _ = (profile, args);
-    todo!()
+    let shape = &args.shape;
+    let workgroup = if profile.cpu {
+        profile.tuning.row_workgroup
+    } else {
+        // A lane for each pair, in whole subgroups of most GPUs.
+        (shape.head_dim / 2).next_multiple_of(32).clamp(32, profile.tuning.row_workgroup.max(32))
+    };
+    let variant = Variant {
+        format: args.kv.format,
+        head_dim: shape.head_dim,
+        interleaved: args.rope.is_some_and(|r| r.interleaved),
+        reduce: profile.tuning.reduce,
+        workgroup,
+    };
+    let norm = |norm: Option<HeadNorm>| match norm {
+        Some(n) => (1, n.weight, n.eps, if n.plus_one { 1.0 } else { 0.0 }),
+        None => (0, 0, 0.0, 0.0),
+    };
+    let (q_norm, q_weight, q_eps, q_plus_one) = norm(args.q_norm);
+    let (k_norm, k_weight, k_eps, k_plus_one) = norm(args.k_norm);
+    let queries = if args.rotate_queries { shape.heads } else { 0 };
+    let params = Params {
+        heads: shape.heads,
+        queries,
+        kv_heads: shape.kv_heads,
+        stride: args.qkv_stride,
+        positions: args.positions,
+        slots: args.token_slots,
+        table: args.place.table,
+        pages: args.place.pages,
+        first_page: args.place.first_page,
+        segment_pages: args.place.segment_pages,
+        ropes: args.rope.map_or(0, |r| r.table),
+        pairs: args.rope.map_or(0, |r| r.pairs),
+        q_norm,
+        q_weight,
+        q_eps,
+        q_plus_one,
+        k_norm,
+        k_weight,
+        k_eps,
+        k_plus_one,
+    };
+    let size = u64::from(shape.head_dim);
+    let rotated = u64::from(queries + shape.kv_heads);
+    Call {
+        kernel: variant.into(),
+        params: params.words(),
+        workgroups: Count::each(Unit::Tokens, 1, queries + shape.kv_heads),
+        rows: Unit::Tokens,
+        cost: Cost {
+            bytes_per_row: (2 * u64::from(queries) + 2 * u64::from(shape.kv_heads)) * size * 4
+                + args.kv.token_bytes(),
+            // Norm 5, rope 3 a value.
+            flops_per_row: rotated * size * 8,
+            ..Cost::default()
+        },
+    }
+}
+
+/// The CPU twin: `qkv` in place; pages of the bound segment in `segment` (words).
+pub fn twin(args: &Args, step: &[u32], vectors: &[f32], qkv: &mut [f32], segment: &mut [u32]) {
+    let shape = &args.shape;
+    let size = shape.head_dim as usize;
+    let prepared = |x: &[f32], norm: Option<HeadNorm>, token: usize| -> Vec<f32> {
+        let mut x: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+        if let Some(norm) = norm {
+            let mean = x.iter().map(|v| v * v).sum::<f64>() / size as f64;
+            let scale = 1.0 / (mean + f64::from(norm.eps)).sqrt();
+            for (v, w) in x.iter_mut().zip(&vectors[norm.weight as usize..]) {
+                *v *= scale * (f64::from(*w) + if norm.plus_one { 1.0 } else { 0.0 });
+            }
+        }
+        if let Some(rope) = args.rope {
+            let pairs = rope.pairs as usize;
+            let table = &step[rope.table as usize + token * pairs * 2..];
+            for i in 0..pairs {
+                let (first, second) = if rope.interleaved { (2 * i, 2 * i + 1) } else { (i, i + pairs) };
+                let [c, s] = [table[2 * i], table[2 * i + 1]].map(|w| f64::from(f32::from_bits(w)));
+                let (a, b) = (x[first], x[second]);
+                x[first] = a * c - b * s;
+                x[second] = b * c + a * s;
+            }
+        }
+        x.into_iter().map(|v| v as f32).collect()
+    };
+    for token in 0..step[crate::step::HEADER_TOKENS as usize] as usize {
+        let row = &mut qkv[token * args.qkv_stride as usize..][..shape.qkv_width() as usize];
+        let (queries, rest) = row.split_at_mut(shape.heads as usize * size);
+        if args.rotate_queries {
+            for head in queries.chunks_mut(size) {
+                let x = prepared(head, args.q_norm, token);
+                head.copy_from_slice(&x);
+            }
+        }
+        let position = step[args.positions as usize + token];
+        let slot = step[args.token_slots as usize + token];
+        let Some(page) = args.place.page(step, slot, position / PAGE) else { continue };
+        let words = args.kv.page_words() as usize;
+        let page = &mut segment[page as usize * words..][..words];
+        let (keys, values) = rest.split_at(shape.kv_heads as usize * size);
+        for (head, (key, value)) in (0..).zip(keys.chunks(size).zip(values.chunks(size))) {
+            args.kv.store(page, head, position % PAGE, &prepared(key, args.k_norm, token), value);
+        }
+    }
+}
+
+impl KvPlace {
+    /// The page of the bound segment that holds logical page `page` of `slot`, if it stands there.
+    pub fn page(&self, step: &[u32], slot: u32, page: u32) -> Option<u32> {
+        let physical = step[(self.table + slot * self.pages + page % self.pages) as usize];
+        physical.checked_sub(self.first_page).filter(|p| *p < self.segment_pages)
+    }
 }
 
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        Vec::new()
+        let mut all = Vec::new();
+        for (reduce, workgroup) in [(Reduce::Subgroup, 8), (Reduce::Shared, 64)] {
+            for format in KvFormat::ALL {
+                for (head_dim, interleaved) in [(64, false), (128, true)] {
+                    all.push(Self { format, head_dim, interleaved, reduce, workgroup });
+                }
+            }
+        }
+        all.push(Self {
+            format: KvFormat::F16,
+            head_dim: 5,
+            interleaved: false,
+            reduce: Reduce::Subgroup,
+            workgroup: 32,
+        });
+        all
     }
 }
 
 impl Shader for Variant {
     fn name(&self) -> String {
-        todo!()
+        format!(
+            "rope_kv_{}_e{}{}_{}_wg{}",
+            self.format,
+            self.head_dim,
+            if self.interleaved { "_pairs" } else { "" },
+            lanes::reduce_name(self.reduce),
+            self.workgroup
+        )
     }
+
     fn wgsl(&self) -> String {
-        todo!()
+        let layout = KvLayout { format: self.format, kv_heads: 1, head_dim: self.head_dim };
+        let (store, q8) = match self.format {
+            KvFormat::F32 => (include_str!("rope_kv_f32.wgsl"), 0),
+            KvFormat::F16 => (include_str!("rope_kv_f16.wgsl"), 0),
+            KvFormat::Q8_0 => (include_str!("rope_kv_q8_0.wgsl"), 1),
+        };
+        Source::new(Params::WGSL)
+            .constant("WG", self.workgroup)
+            .constant("E", self.head_dim)
+            .constant("EP", self.head_dim.next_multiple_of(8))
+            .constant("BLOCKS", layout.scale_words())
+            .constant("ROW_WORDS", layout.row_words())
+            .constant("HEAD_WORDS", layout.head_words())
+            .flag("INTERLEAVED", self.interleaved)
+            .operand(0, Access::Write, "qkv", "array<f32>")
+            .operand(1, Access::Write, "kv", "array<u32>")
+            .operand(2, Access::Read, "vectors", "array<f32>")
+            .text(lanes::entry(self.reduce))
+            .text(&lanes::unroll(include_str!("rope_kv.wgsl"), &[("Q8", q8)]))
+            .text(store)
+            .finish()
     }
+
     fn operands(&self) -> Vec<Access> {
-        todo!()
+        vec![Access::Write, Access::Write, Access::Read]
     }
+
     fn workgroup(&self) -> u32 {
-        todo!()
+        self.workgroup
     }
 }

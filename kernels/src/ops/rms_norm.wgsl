@@ -1,0 +1,29 @@
+// out[r] = x[r] / sqrt(mean(x[r]²) + eps) · (w + plus_one), or out[r] += the same
+//
+// Grid: one workgroup a row, folded over two dimensions. Lanes stride over the row in `Value`s, four floats where
+// width, strides and the weight's offset are multiples of four. The row is read twice: the second time from cache.
+// Workgroup memory: 4 bytes a lane. The sum of squares is f32: |x| up to 10^16 or so.
+
+@compute @workgroup_size(WG)
+fn main(at: Lanes) {
+    let row = at.workgroup.x + at.workgroup.y * at.workgroups.x;
+    if (row >= step[p.count_word]) {
+        return;
+    }
+    let start = row * p.x_stride;
+    var squares = 0.0;
+    for (var i = at.lane; i < p.width; i += WG) {
+        let v = x[start + i];
+        squares += dot_self(v);
+    }
+    let scale = inverseSqrt(sum_lanes(at, squares) / p.values + p.eps);
+    let to = row * p.out_stride;
+    for (var i = at.lane; i < p.width; i += WG) {
+        let v = x[start + i] * scale * (vectors[p.weight + i] + p.plus_one);
+        if (ACCUMULATE) {
+            out[to + i] += v;
+        } else {
+            out[to + i] = v;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+// The k largest logits of each row, largest first, ties to the lower id, and the log of the sum of their exponentials
+//
+// Stage 1: one workgroup per (row, block of BLOCK logits) leaves k (id, key) pairs and (largest key, sum of
+// e^(x - largest)) in scratch, [row][block][k + 1][2] words. Stage 2: one workgroup per row does the same with all
+// pairs of the row and writes (id, logit) pairs and (0, log-sum-exp), [row][k + 1][2] words.
+//
+// A key is an u32 that orders as the float does: no comparison ever sees a NaN, which takes the place of the most
+// negative finite float. Key 0 is nothing; its id is NONE. Each round takes the largest pair behind the last winner.
+// A lane holds its own best and looks for the next only when it won, so k rounds cost little more than one.
+// Workgroup memory: 4 bytes a lane.
+
+const NONE: u32 = 0xffffffffu;
+
+struct Pair {
+    id: u32,
+    key: u32,
+}
+
+fn key_of(logit: f32) -> u32 {
+    let bits = bitcast<u32>(logit);
+    let size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) {
+        return 0x00800000u;
+    }
+    if (size == 0u) {
+        return 0x80000000u;
+    }
+    return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
+}
+
+fn bits_of(key: u32) -> u32 {
+    return select(~key, key & 0x7fffffffu, (key >> 31u) == 1u);
+}
+
+// Finite: sums of exponentials take infinities as the largest float.
+fn finite(key: u32) -> f32 {
+    return bitcast<f32>(bits_of(clamp(key, 0x00800000u, 0xff7fffffu)));
+}
+
+fn before(a: Pair, b: Pair) -> bool {
+    return a.key > b.key || (a.key == b.key && a.id < b.id);
+}
+
+// The best pair of a lane behind `last`; candidates are those of `fetch` in [lane, lane + WG, .. count).
+fn best_behind(start: u32, lane: u32, count: u32, last: Pair) -> Pair {
+    var best = Pair(NONE, 0u);
+    for (var i = lane; i < count; i += WG) {
+        let pair = fetch(start, i);
+        if (before(last, pair) && before(pair, best)) {
+            best = pair;
+        }
+    }
+    return best;
+}
+
+@compute @workgroup_size(WG)
+fn main(at: Lanes) {
+    let index = at.workgroup.x + at.workgroup.y * at.workgroups.x;
+    let row = index / p.groups;
+    if (row >= step[STEP_LOGIT_ROWS]) {
+        return;
+    }
+    let start = first_of(index);
+    let count = count_of(index);
+    let to = index * (p.k + 1u) * 2u;
+
+    // The largest first, whose exponential is 1, then the sum beside the other rounds.
+    var mine = best_behind(start, at.lane, count, Pair(0u, NONE));
+    var largest = 0u;
+    for (var round = 0u; round < p.k; round++) {
+        let key = max_lanes(at, mine.key);
+        let id = ~max_lanes(at, select(0u, ~mine.id, mine.key == key));
+        if (round == 0u) {
+            largest = key;
+        }
+        let winner = Pair(id, key);
+        if (at.lane == 0u) {
+            out[to + 2u * round] = id;
+            out[to + 2u * round + 1u] = word_of(key);
+        }
+        if (mine.id == id && key != 0u && round + 1u < p.k) {
+            mine = best_behind(start, at.lane, count, winner);
+        }
+    }
+
+    var sum = 0.0;
+    for (var i = at.lane; i < terms_of(index); i += WG) {
+        sum += term(start, i, finite(largest));
+    }
+    sum = sum_lanes(at, sum);
+    if (at.lane == 0u) {
+        out[to + 2u * p.k] = sum_head(largest);
+        out[to + 2u * p.k + 1u] = sum_word(largest, sum);
+    }
+}
