@@ -53,7 +53,7 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
         cols,
         rows: tuning.mat_vec_rows,
         workgroup,
-        granule: 1,
+        granule: granule(args.format),
         sum,
         wide: linear::wide(args),
     };
@@ -65,6 +65,11 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
         rows: args.unit,
         cost: linear::cost(args),
     }
+}
+
+/// Octs a lane takes at a time: as many as share a scale in every quantised format.
+const fn granule(format: Format) -> u32 {
+    if format.is_float() { 1 } else { 2 }
 }
 
 impl Variant {
@@ -79,11 +84,11 @@ impl Variant {
             sum: Sum::Subgroups,
             wide: true,
         };
-        let mut all: Vec<_> = Format::ALL.into_iter().map(|format| Self { format, ..base.clone() }).collect();
+        let mut all: Vec<_> = Format::ALL.into_iter().map(|format| Self { format, granule: granule(format), ..base.clone() }).collect();
         for sum in [Sum::OneSubgroup, Sum::Shared] {
             for cols in [1, 8] {
                 let workgroup = if sum == Sum::OneSubgroup { 8 } else { 64 };
-                all.push(Self { format: Format::Q4K, cols, workgroup, sum, ..base.clone() });
+                all.push(Self { format: Format::Q4K, granule: 2, cols, workgroup, sum, ..base.clone() });
                 all.push(Self { format: Format::F16, cols, workgroup, sum, wide: false, ..base.clone() });
             }
         }
@@ -117,7 +122,7 @@ impl Shader for Variant {
             .constant("NO_BIAS", linear::NO_BIAS);
         let counts = [("ROWS", self.rows), ("COLS", self.cols), ("GRANULE", self.granule)];
         unpackers(source, self.format)
-            .text(if self.wide { include_str!("linear_wide.wgsl") } else { include_str!("linear_narrow.wgsl") })
+            .text(if self.wide { include_str!("linear_wide.wgsl") } else { concat!(include_str!("linear_single.wgsl"), include_str!("linear_narrow.wgsl")) })
             .text(include_str!("linear.wgsl"))
             .text(match self.sum {
                 Sum::OneSubgroup => include_str!("mat_vec_one.wgsl"),
