@@ -144,8 +144,11 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
     let parts = shape.group().div_ceil(heads);
     let tokens = args.tiles.tokens.clamp(1, tile_tokens(shape, false));
     let rows = tokens * heads;
-    let workgroup =
-        if rows == 1 { profile.tuning.attention_workgroup.min(32) } else { profile.tuning.attention_workgroup };
+    let workgroup = if rows == 1 {
+        profile.tuning.attention_workgroup.min(32)
+    } else {
+        profile.tuning.attention_workgroup
+    };
     let variant = Variant { format: args.kv.format, head_dim: shape.head_dim, tokens, heads, workgroup };
     let params = Params {
         heads: shape.heads,

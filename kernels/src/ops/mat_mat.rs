@@ -131,7 +131,9 @@ impl Shader for Variant {
             Body::Broadcast => {
                 source.text(include_str!("mat_mat_broadcast.wgsl")).text(&lanes::unroll(body, &counts))
             }
-            Body::Plain => source.text(include_str!("mat_mat_plain.wgsl")).text(&lanes::unroll(body, &counts)),
+            Body::Plain => {
+                source.text(include_str!("mat_mat_plain.wgsl")).text(&lanes::unroll(body, &counts))
+            }
         }
         .finish()
     }

@@ -84,7 +84,10 @@ impl Variant {
             sum: Sum::Subgroups,
             wide: true,
         };
-        let mut all: Vec<_> = Format::ALL.into_iter().map(|format| Self { format, granule: granule(format), ..base.clone() }).collect();
+        let mut all: Vec<_> = Format::ALL
+            .into_iter()
+            .map(|format| Self { format, granule: granule(format), ..base.clone() })
+            .collect();
         for sum in [Sum::OneSubgroup, Sum::Shared] {
             for cols in [1, 8] {
                 let workgroup = if sum == Sum::OneSubgroup { 8 } else { 64 };
@@ -122,7 +125,11 @@ impl Shader for Variant {
             .constant("NO_BIAS", linear::NO_BIAS);
         let counts = [("ROWS", self.rows), ("COLS", self.cols), ("GRANULE", self.granule)];
         unpackers(source, self.format)
-            .text(if self.wide { include_str!("linear_wide.wgsl") } else { concat!(include_str!("linear_single.wgsl"), include_str!("linear_narrow.wgsl")) })
+            .text(if self.wide {
+                include_str!("linear_wide.wgsl")
+            } else {
+                concat!(include_str!("linear_single.wgsl"), include_str!("linear_narrow.wgsl"))
+            })
             .text(include_str!("linear.wgsl"))
             .text(match self.sum {
                 Sum::OneSubgroup => include_str!("mat_vec_one.wgsl"),

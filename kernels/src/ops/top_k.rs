@@ -141,7 +141,8 @@ impl Variant {
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for stage in [Stage::Blocks, Stage::Merge] {
-            for (reduce, workgroup) in [(Reduce::Subgroup, 8), (Reduce::Subgroup, 128), (Reduce::Shared, 128)] {
+            for (reduce, workgroup) in [(Reduce::Subgroup, 8), (Reduce::Subgroup, 128), (Reduce::Shared, 128)]
+            {
                 all.push(Self { stage, reduce, workgroup });
             }
         }
