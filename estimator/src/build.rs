@@ -55,15 +55,21 @@ impl Plan {
         }
         let pages: Vec<u32> = kv.kinds.iter().map(|k| k.pages_per_slot).collect();
         let pairs: Vec<u32> = model.ropes.iter().map(|r| r.pairs()).collect();
-        let step = StepLayout::new(tokens, geometry.logit_rows, geometry.slots, &tiles, &pages, &pairs)
-            .filter(|s| s.words * 4 <= limits.max_storage_buffer_binding_size.min(limits.max_buffer_size))
-            .ok_or_else(|| PlanError::Limit {
-                limit: Limit::Binding,
-                name: "step tables".into(),
-                need: u64::from(tokens) * pairs.iter().map(|&p| u64::from(p) * 8).sum::<u64>()
-                    + pages.iter().map(|&p| u64::from(p) * 4 * u64::from(geometry.slots)).sum::<u64>(),
-                have: limits.max_storage_buffer_binding_size,
-            })?;
+        let step = StepLayout::new(tokens, geometry.logit_rows, geometry.slots, &tiles, &pages, &pairs);
+        let have = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+        let step = match step {
+            Some(step) if step.words * 4 <= have => step,
+            beyond => {
+                // Without a layout its words are past what 32 bits can index.
+                let need = beyond.map_or(1 << 34, |step| step.words * 4);
+                return Err(PlanError::Limit {
+                    limit: Limit::Binding,
+                    name: "step tables".into(),
+                    need,
+                    have,
+                });
+            }
+        };
 
         let mut tables = Tables::default();
         let ranges = ranges(model, geometry, profile, tokens, &mut tables);

@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// An empty table in the house style; `numbers` are the columns that align to the right.
 pub fn table(header: &[&str], numbers: &[usize]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header.iter().copied());
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header.iter().copied());
     for &column in numbers {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
