@@ -131,8 +131,9 @@ impl MachineArgs {
             Err(error) => return Err(Failure::Usage(format!("{MEMORY_VARIABLE}: {error}"))),
             Ok(text) => {
                 let parsed = bytes::parse(&text);
-                let amount = parsed
-                    .map_err(|why| Failure::Usage(format!("invalid value {text:?} for {MEMORY_VARIABLE}: {why}")))?;
+                let amount = parsed.map_err(|why| {
+                    Failure::Usage(format!("invalid value {text:?} for {MEMORY_VARIABLE}: {why}"))
+                })?;
                 Some((amount, format!("environment {MEMORY_VARIABLE}")))
             }
         };

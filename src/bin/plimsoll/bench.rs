@@ -83,12 +83,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (format!("decode {} at {}", args.new_tokens, args.prompt_tokens), &decode),
     ] {
         let (least, most) = range(rates);
-        table.add_row([
-            name,
-            format!("{:.2}", median(rates)),
-            format!("{least:.2}"),
-            format!("{most:.2}"),
-        ]);
+        table.add_row([name, format!("{:.2}", median(rates)), format!("{least:.2}"), format!("{most:.2}")]);
     }
     output::print(format_args!(
         "{} ({}) on {}: context {}, chunk {}, KV {}; {} repetitions\n{table}\n",
@@ -100,7 +95,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         g.kv,
         args.repetitions
     ))?;
-    let reserved = reservation.map_or(String::new(), |r| format!(", {} reserved by the driver", grouped(r.reserved)));
+    let reserved =
+        reservation.map_or(String::new(), |r| format!(", {} reserved by the driver", grouped(r.reserved)));
     output::print(format_args!(
         "footprint: {} bytes planned ({}), {} allocated{reserved}\nload: {:.2} s\n",
         grouped(plan.total()),

@@ -18,7 +18,9 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "mib" => 1 << 20,
         "gib" => 1 << 30,
         "tib" => 1 << 40,
-        _ => return Err(wrong(&format!("no unit {unit:?} (there are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)"))),
+        _ => {
+            return Err(wrong(&format!("no unit {unit:?} (there are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)")));
+        }
     };
     let number = number.trim();
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));

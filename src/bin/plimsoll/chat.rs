@@ -39,7 +39,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut messages: Vec<Message> = args.system.iter().map(|text| Message::new("system", text)).collect();
     let asks = io::stdin().is_terminal();
     if asks {
-        output::note(format_args!("one line is one message; /quit or the end of input ends the conversation"));
+        output::note(format_args!(
+            "one line is one message; /quit or the end of input ends the conversation"
+        ));
     }
     loop {
         if asks {

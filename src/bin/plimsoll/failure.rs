@@ -55,11 +55,7 @@ macro_rules! from_library {
         }
     )*};
 }
-from_library!(
-    plimsoll::models::ModelError,
-    plimsoll::estimator::PlanError,
-    plimsoll::runtime::RuntimeError
-);
+from_library!(plimsoll::models::ModelError, plimsoll::estimator::PlanError, plimsoll::runtime::RuntimeError);
 
 impl Failure {
     pub fn file(action: &'static str, path: &Path, source: io::Error) -> Self {
@@ -86,8 +82,7 @@ impl Failure {
             // A refusal has its own document.
             if json && !matches!(self, Failure::Refused(_)) {
                 let verdict = (code == 4).then_some("cannot_price");
-                let document =
-                    json!({"schema": 1, "verdict": verdict, "error": {"exit_code": code, "message": self.to_string()}});
+                let document = json!({"schema": 1, "verdict": verdict, "error": {"exit_code": code, "message": self.to_string()}});
                 // There is nobody left to tell if this fails too.
                 let _ = output::document(&document);
             }

@@ -97,7 +97,10 @@ fn tables(checkpoint: &Checkpoint, verbose: bool) -> Result<(), Failure> {
         Err(error) => row("cannot run", error.to_string()),
     }
     row("tensors", checkpoint.tensors().len().to_string());
-    row("bytes", format!("{} ({})", grouped(checkpoint.checkpoint_bytes()), human(checkpoint.checkpoint_bytes())));
+    row(
+        "bytes",
+        format!("{} ({})", grouped(checkpoint.checkpoint_bytes()), human(checkpoint.checkpoint_bytes())),
+    );
     match Tokenizer::from_checkpoint(checkpoint) {
         Ok(Some(t)) => {
             let id = |id: Option<u32>| {

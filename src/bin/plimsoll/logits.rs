@@ -5,8 +5,8 @@ use crate::bytes;
 use crate::failure::Failure;
 use crate::{load, output};
 use clap::ValueEnum;
-use plimsoll::runtime::sampler::{Row, Sampler};
 use plimsoll::runtime::RuntimeError;
+use plimsoll::runtime::sampler::{Row, Sampler};
 use plimsoll::{Engine, Runtime, SamplerOptions};
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde_json::json;
@@ -27,7 +27,13 @@ pub struct Args {
     #[command(flatten)]
     pub model: ModelArg,
     /// Token ids, separated by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required_unless_present = "prompt", conflicts_with = "prompt")]
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        required_unless_present = "prompt",
+        conflicts_with = "prompt"
+    )]
     pub ids: Vec<u32>,
     /// A text, with the model's own BOS rule
     #[arg(long, value_name = "TEXT")]
@@ -135,7 +141,8 @@ fn write(args: &Args, vocab: usize, rows: &Rows) -> Result<(), Failure> {
     let failed = |error: safetensors::SafeTensorError| {
         Failure::file("write", &args.out, std::io::Error::other(error.to_string()))
     };
-    let matrix = |bytes| TensorView::new(Dtype::F32, vec![bytes_rows(bytes, vocab), vocab], bytes).map_err(failed);
+    let matrix =
+        |bytes| TensorView::new(Dtype::F32, vec![bytes_rows(bytes, vocab), vocab], bytes).map_err(failed);
     let mut tensors = vec![
         ("logits", matrix(&logits)?),
         ("token_ids", TensorView::new(Dtype::I32, vec![rows.ids.len()], &ids).map_err(failed)?),
