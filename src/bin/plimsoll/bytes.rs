@@ -19,7 +19,9 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "gib" => 1 << 30,
         "tib" => 1 << 40,
         _ => {
-            return Err(wrong(&format!("no unit {unit:?} (there are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)")));
+            return Err(wrong(&format!(
+                "no unit {unit:?} (there are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)"
+            )));
         }
     };
     let number = number.trim();
