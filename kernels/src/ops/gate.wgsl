@@ -7,8 +7,8 @@ fn main(at: At) {
     for (var j = 0u; j < EACH; j++) {
         let i = place.y + j * WG;
         if (i < p.width) {
-            let from = place.x * p.x_stride + i;
-            out[place.x * p.out_stride + i] = activation(x[from]) * x[from + p.width];
+            let source = place.x * p.x_stride + i;
+            out[place.x * p.out_stride + i] = activation(x[source]) * x[source + p.width];
         }
     }
 }

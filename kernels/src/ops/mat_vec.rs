@@ -67,9 +67,14 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
     }
 }
 
-/// Octs a lane takes at a time: as many as share a scale in every quantised format.
+/// Octs a lane takes at a time: no more than share a scale, and no more than keep 8 lanes busy: blocks of 256 are
+/// 8 × 4 octs, rows of smaller blocks may be short (`K` = 576).
 const fn granule(format: Format) -> u32 {
-    if format.is_float() { 1 } else { 2 }
+    match format.block_len() {
+        1 => 1,
+        256 => format.scales().octs(),
+        _ => 2,
+    }
 }
 
 impl Variant {
@@ -91,7 +96,7 @@ impl Variant {
         for sum in [Sum::OneSubgroup, Sum::Shared] {
             for cols in [1, 8] {
                 let workgroup = if sum == Sum::OneSubgroup { 8 } else { 64 };
-                all.push(Self { format: Format::Q4K, granule: 2, cols, workgroup, sum, ..base.clone() });
+                all.push(Self { format: Format::Q4K, granule: granule(Format::Q4K), cols, workgroup, sum, ..base.clone() });
                 all.push(Self { format: Format::F16, cols, workgroup, sum, wide: false, ..base.clone() });
             }
         }
