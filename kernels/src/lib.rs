@@ -9,6 +9,7 @@
 //! rows (outputs) by `K` columns (inputs).
 
 pub mod call;
+pub mod dequant;
 pub mod format;
 pub mod kv;
 pub mod ops;
@@ -16,12 +17,13 @@ pub mod profile;
 pub mod record;
 pub mod shader;
 pub mod step;
+mod unpack;
 
 pub use call::{Call, Cost, Count, StepShape, Unit};
 pub use format::Format;
 pub use kv::{AttentionShape, KvFormat, KvLayout};
 pub use ops::Kernel;
 pub use profile::{Limits, Profile, Reduce, Tuning};
-pub use record::Record;
+pub use record::{Record, RecordError};
 pub use shader::{Access, Shader};
 pub use step::StepLayout;

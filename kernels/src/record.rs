@@ -1,6 +1,42 @@
 //! Device records: each row of a matrix as one fixed-stride run of bytes, quants first, then scales.
+//!
+//! Rows are cut into *octs* of 8 values (the last one of a row of floats is filled up with zeros). The codes of all
+//! octs come first, as one or two planes of 32-bit words, then the scales, exactly as many bytes as the checkpoint
+//! has but for the padding of the row to 16 bytes. [`crate::unpack`] states each plane; the WGSL unpackers beside it
+//! read what [`Record::repack`] writes.
 
 use crate::Format;
+use crate::dequant::{self, IQ4_VALUES};
+use crate::unpack::{Quants, Scales};
+use half::{bf16, f16};
+
+/// Values of an oct.
+pub const OCT: u32 = 8;
+
+/// What is wrong with bytes given for repacking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The checkpoint bytes are not whole rows.
+    #[error("rows of {format}: expected a multiple of {expected} bytes, got {got}")]
+    Rows {
+        /// Format.
+        format: Format,
+        /// Bytes of a row.
+        expected: u64,
+        /// Bytes given.
+        got: u64,
+    },
+    /// The destination does not hold as many records as there are rows.
+    #[error("records of {format}: expected {expected} bytes, got {got}")]
+    Records {
+        /// Format.
+        format: Format,
+        /// Bytes of the records of all rows.
+        expected: u64,
+        /// Bytes given.
+        got: u64,
+    },
+}
 
 /// The device form of the rows of one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,14 +46,270 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record of rows of `cols` values, or `None` when they are not whole blocks.
+    /// The record of rows of `cols` values, or `None` when they are not whole blocks, when there are none, or when a
+    /// record would pass 2³⁰ words.
     pub fn new(format: Format, cols: u32) -> Option<Self> {
-        format.row_bytes(u64::from(cols))?;
-        Some(Self { format, cols })
+        let bytes = format.row_bytes(u64::from(cols))?;
+        (cols > 0 && bytes < 1 << 32).then_some(Self { format, cols })
+    }
+
+    /// How values are stored.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Values of a row.
+    pub fn cols(&self) -> u32 {
+        self.cols
+    }
+
+    /// Octs of a row.
+    pub fn octs(&self) -> u32 {
+        self.cols.div_ceil(OCT)
     }
 
     /// Bytes between rows on the device: a multiple of 16.
     pub fn stride(&self) -> u64 {
-        todo!()
+        let quants = self.scales_word() as u64 * 4;
+        let blocks = self.cols as u64 / self.format.block_len() as u64;
+        let scale_bytes = match self.format.scales() {
+            Scales::One => 0,
+            Scales::E8m0 => 1,
+            Scales::Half => 2,
+            Scales::HalfMin => 4,
+            Scales::Iq4Xs => 8,
+            Scales::K3 => 14,
+            Scales::K4 => 16,
+            Scales::K6 => 18,
+            Scales::K2 => 20,
+        };
+        (quants + blocks * scale_bytes).next_multiple_of(16)
+    }
+
+    /// Rows whose bytes are a whole number of 256: shards are multiples of this many rows.
+    pub fn rows_per_shard_unit(&self) -> u32 {
+        // The stride is a multiple of 16, so at most 16 rows are needed.
+        256 / (256u64.min(1 << self.stride().trailing_zeros())) as u32
+    }
+
+    /// Word where the second plane begins.
+    fn second_plane(&self) -> usize {
+        (self.octs() * self.format.quants().planes()[0] / 4) as usize
+    }
+
+    /// Word where the scales begin.
+    fn scales_word(&self) -> usize {
+        let [first, second] = self.format.quants().planes();
+        (self.octs() * (first + second) / 4) as usize
+    }
+
+    /// Turns whole checkpoint rows into records. Writes every byte of `dst`.
+    ///
+    /// # Errors
+    /// [`RecordError`] when `rows` is not whole rows or `dst` not as many records.
+    pub fn repack(&self, rows: &[u8], dst: &mut [u8]) -> Result<(), RecordError> {
+        let format = self.format;
+        let row_bytes = format.row_bytes(u64::from(self.cols)).unwrap_or(0).max(1);
+        let got = rows.len() as u64;
+        if !got.is_multiple_of(row_bytes) {
+            return Err(RecordError::Rows { format, expected: row_bytes, got });
+        }
+        let expected = got / row_bytes * self.stride();
+        if dst.len() as u64 != expected {
+            return Err(RecordError::Records { format, expected, got: dst.len() as u64 });
+        }
+        let mut words = vec![0u32; (self.stride() / 4) as usize];
+        let rows = rows.chunks_exact(row_bytes as usize);
+        for (row, dst) in rows.zip(dst.chunks_exact_mut(self.stride() as usize)) {
+            words.fill(0);
+            if format.is_float() {
+                // Floats stay as they are; the words after them are the zeros of the last oct and the padding.
+                let (values, rest) = dst.split_at_mut(row.len());
+                values.copy_from_slice(row);
+                rest.fill(0);
+                continue;
+            }
+            self.pack_codes(row, &mut words);
+            self.pack_scales(row, &mut words);
+            for (word, dst) in words.iter().zip(dst.chunks_exact_mut(4)) {
+                dst.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    fn pack_codes(&self, row: &[u8], words: &mut [u32]) {
+        let format = self.format;
+        let (quants, second) = (format.quants(), self.second_plane());
+        let (block_len, block_bytes) = (format.block_len(), format.block_bytes());
+        for oct in 0..self.octs() as usize {
+            let block = &row[oct * 8 / block_len * block_bytes..][..block_bytes];
+            let mut codes = [0u32; 8];
+            for (i, code) in codes.iter_mut().enumerate() {
+                *code = u32::from(dequant::code(format, block, (oct * 8 + i) % block_len));
+            }
+            // Byte b of `low` and `high` gathers what value b and value b + 4 contribute to a plane.
+            let gather = |shift: u32, mask: u32| -> u32 {
+                (0..4)
+                    .map(|b| (codes[b] >> shift & mask | (codes[b + 4] >> shift & mask) << 4) << (8 * b))
+                    .sum()
+            };
+            match quants {
+                Quants::Bits8 => {
+                    for (i, code) in codes.iter().enumerate() {
+                        words[2 * oct + i / 4] |= code << (8 * (i % 4));
+                    }
+                }
+                Quants::Bits2 | Quants::Bits3 => words[oct / 2] |= gather(0, 3) << (2 * (oct % 2)),
+                _ => words[oct] = gather(0, 15),
+            }
+            match quants {
+                Quants::Bits3 => words[second + oct / 4] |= gather(2, 1) << (oct % 4),
+                Quants::Bits5 => words[second + oct / 4] |= gather(4, 1) << (oct % 4),
+                Quants::Bits6 => words[second + oct / 2] |= gather(4, 3) << (2 * (oct % 2)),
+                _ => {}
+            }
+        }
+    }
+
+    fn pack_scales(&self, row: &[u8], words: &mut [u32]) {
+        let at = self.scales_word();
+        let pair = |b: &[u8], i: usize| u32::from(b[i]) | u32::from(b[i + 1]) << 8;
+        let word = |b: &[u8], i: usize| pair(b, i) | pair(b, i + 2) << 16;
+        let blocks = row.len() / self.format.block_bytes();
+        for (block, b) in row.chunks_exact(self.format.block_bytes()).enumerate() {
+            match self.format.scales() {
+                Scales::One => {}
+                Scales::E8m0 => words[at + block / 4] |= u32::from(b[0]) << (8 * (block % 4)),
+                Scales::Half => words[at + block / 2] |= pair(b, 0) << (16 * (block % 2)),
+                Scales::HalfMin => words[at + block] = word(b, 0),
+                Scales::K2 => {
+                    let at = at + 5 * block;
+                    for i in 0..4 {
+                        words[at + i] = word(b, 4 * i);
+                    }
+                    words[at + 4] = word(b, 80);
+                }
+                Scales::K3 => {
+                    for group in 0..16 {
+                        let scale = u32::from(dequant::q3_scale(&b[96..], group));
+                        words[at + 3 * block + group / 8] |= (scale & 15) << (4 * (group % 8));
+                        words[at + 3 * block + 2] |= scale >> 4 << (2 * group);
+                    }
+                    words[at + 3 * blocks + block / 2] |= pair(b, 108) << (16 * (block % 2));
+                }
+                Scales::K4 => {
+                    let at = at + 4 * block;
+                    words[at] = word(b, 0);
+                    for group in 0..8 {
+                        let (scale, low) = dequant::k_scale(&b[4..], group);
+                        let (scale, low) = (u32::from(scale), u32::from(low));
+                        words[at + 1] |= (scale & 15) << (4 * group);
+                        words[at + 2] |= (low & 15) << (4 * group);
+                        words[at + 3] |= (scale >> 4 | low >> 4 << 16) << (2 * group);
+                    }
+                }
+                Scales::K6 => {
+                    for i in 0..4 {
+                        words[at + 4 * block + i] = word(b, 192 + 4 * i);
+                    }
+                    words[at + 4 * blocks + block / 2] |= pair(b, 208) << (16 * (block % 2));
+                }
+                Scales::Iq4Xs => {
+                    words[at + 2 * block + 1] = pair(b, 0);
+                    for group in 0..8 {
+                        let scale = u32::from(dequant::iq4_xs_scale(b, group));
+                        words[at + 2 * block] |= (scale & 15) << (4 * group);
+                        words[at + 2 * block + 1] |= scale >> 4 << (16 + 2 * group);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decodes one record into its `cols` values, by the words the kernels read. What is missing of `record` reads
+    /// as zero.
+    pub fn decode(&self, record: &[u8], out: &mut [f32]) {
+        let word = |at: usize| {
+            let bytes = record.get(4 * at..4 * at + 4).and_then(|b| b.try_into().ok());
+            u32::from_le_bytes(bytes.unwrap_or_default())
+        };
+        for (i, out) in out.iter_mut().enumerate().take(self.cols as usize) {
+            let code = self.code(&word, i);
+            *out = match self.format {
+                Format::F32 => f32::from_bits(code),
+                Format::F16 => f16::from_bits(code as u16).to_f32(),
+                Format::BF16 => bf16::from_bits(code as u16).to_f32(),
+                Format::Q8_0 => self.scale(&word, i / 8).0 * f32::from(code as u8 as i8),
+                _ => {
+                    let (scale, low) = self.scale(&word, i / 8);
+                    scale * (code as i32 - self.format.bias() as i32) as f32 - low
+                }
+            };
+        }
+    }
+
+    /// The code of value `i` of a row, decoded as the WGSL does (before UNIT); the bits of a float.
+    fn code(&self, word: &impl Fn(usize) -> u32, i: usize) -> u32 {
+        let (oct, second) = (i / 8, self.second_plane());
+        // The field of value i % 8 in a word that gathers as `pack_codes` does.
+        let field = |w: u32, mask: u32| w >> (8 * (i % 4) + 4 * (i % 8 / 4)) & mask;
+        let nibble = || field(word(oct), 15);
+        match self.format.quants() {
+            Quants::F32 => word(i),
+            Quants::F16 | Quants::Bf16 => word(i / 2) >> (16 * (i % 2)) & 0xFFFF,
+            Quants::Bits8 => word(i / 4) >> (8 * (i % 4)) & 0xFF,
+            Quants::Bits2 => field(word(oct / 2) >> (2 * (oct % 2)), 3),
+            Quants::Bits3 => {
+                field(word(oct / 2) >> (2 * (oct % 2)), 3)
+                    | field(word(second + oct / 4) >> (oct % 4), 1) << 2
+            }
+            Quants::Bits4 => nibble(),
+            Quants::Bits5 => nibble() | field(word(second + oct / 4) >> (oct % 4), 1) << 4,
+            Quants::Bits6 => nibble() | field(word(second + oct / 2) >> (2 * (oct % 2)), 3) << 4,
+            Quants::Iq4 => (i32::from(IQ4_VALUES[nibble() as usize]) + 127) as u32,
+            Quants::E2m1 => (i32::from(dequant::E2M1_VALUES[nibble() as usize]) + 12) as u32,
+        }
+    }
+
+    /// Scale and minimum of an oct.
+    fn scale(&self, word: &impl Fn(usize) -> u32, oct: usize) -> (f32, f32) {
+        let half = |w: u32, which: usize| f16::from_bits((w >> (16 * which)) as u16).to_f32();
+        let at = self.scales_word();
+        let (block, big, blocks) = (oct / 4, oct / 32, self.cols as usize / 256);
+        let (group, fine) = (oct / 4 % 8, oct / 2 % 16);
+        match self.format.scales() {
+            Scales::One => (1.0, 0.0),
+            Scales::E8m0 => (dequant::e8m0_half((word(at + block / 4) >> (8 * (block % 4))) as u8), 0.0),
+            Scales::Half => (half(word(at + block / 2), block % 2), 0.0),
+            Scales::HalfMin => (half(word(at + block), 0), -half(word(at + block), 1)),
+            Scales::K2 => {
+                let packed = word(at + 5 * big + fine / 4) >> (8 * (fine % 4));
+                let factor = word(at + 5 * big + 4);
+                (half(factor, 0) * (packed & 15) as f32, half(factor, 1) * (packed >> 4 & 15) as f32)
+            }
+            Scales::K3 => {
+                let low = word(at + 3 * big + fine / 8) >> (4 * (fine % 8)) & 15;
+                let high = word(at + 3 * big + 2) >> (2 * fine) & 3;
+                let d = half(word(at + 3 * blocks + big / 2), big % 2);
+                (d * ((low | high << 4) as f32 - 32.0), 0.0)
+            }
+            Scales::K4 => {
+                let at = at + 4 * big;
+                let high = word(at + 3) >> (2 * group);
+                let scale = word(at + 1) >> (4 * group) & 15 | (high & 3) << 4;
+                let low = word(at + 2) >> (4 * group) & 15 | (high >> 16 & 3) << 4;
+                (half(word(at), 0) * scale as f32, half(word(at), 1) * low as f32)
+            }
+            Scales::K6 => {
+                let packed = (word(at + 4 * big + fine / 4) >> (8 * (fine % 4))) as u8 as i8;
+                (half(word(at + 4 * blocks + big / 2), big % 2) * f32::from(packed), 0.0)
+            }
+            Scales::Iq4Xs => {
+                let second = word(at + 2 * big + 1);
+                let scale = word(at + 2 * big) >> (4 * group) & 15 | (second >> (16 + 2 * group) & 3) << 4;
+                (half(second, 0) * (scale as f32 - 32.0), 0.0)
+            }
+        }
     }
 }

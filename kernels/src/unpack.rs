@@ -1,0 +1,177 @@
+//! How a record's values are coded, and the WGSL that decodes them: one quants text and one scales text a format,
+//! all with one signature.
+//!
+//! The unit is the *oct*: 8 consecutive values of a row. A value is `s.x·q·UNIT + s.y`, with
+//!
+//! ```wgsl
+//! fn quants_of(row: u32, octs: u32, oct: u32) -> Oct        // q: values 0–3 and 4–7
+//! fn scale_of(row: u32, octs: u32, oct: u32) -> vec2<f32>   // s: the same for SCALE_OCTS neighbours
+//! const UNIT: vec4<f32>                                     // powers of two: q may be left where it stands in its word
+//! const HAS_OFFSET: bool                                    // whether s.y can be other than 0
+//! ```
+//!
+//! `row` is the word where the row begins, `octs` the octs of a row. Quants fill planes, each of a fixed number of
+//! bits an oct; scales follow.
+
+use crate::Format;
+use crate::shader::Source;
+
+/// How codes stand in their planes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quants {
+    F32,
+    F16,
+    Bf16,
+    Bits2,
+    Bits3,
+    Bits4,
+    Bits5,
+    Bits6,
+    Bits8,
+    Iq4,
+    E2m1,
+}
+
+/// How scales stand after the planes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scales {
+    /// None: the values are floats.
+    One,
+    /// An f16 for 32 values.
+    Half,
+    /// An f16 and an f16 minimum for 32 values.
+    HalfMin,
+    /// 256 values: 16 bytes of a 4-bit scale and a 4-bit minimum, then f16 factors of both.
+    K2,
+    /// 256 values: 16 scales of 6 bits, then (after all blocks) an f16.
+    K3,
+    /// 256 values: f16 factors of scale and minimum, then 8 of each, 6 bits.
+    K4,
+    /// 256 values: 16 signed bytes, then (after all blocks) an f16.
+    K6,
+    /// 256 values: 8 scales of 6 bits and an f16.
+    Iq4Xs,
+    /// A power of two for 32 values.
+    E8m0,
+}
+
+impl Quants {
+    /// Quarters of a word that each plane takes for an oct, low bits first.
+    pub(crate) const fn planes(self) -> [u32; 2] {
+        match self {
+            Quants::F32 => [32, 0],
+            Quants::F16 | Quants::Bf16 => [16, 0],
+            Quants::Bits2 => [2, 0],
+            Quants::Bits3 => [2, 1],
+            Quants::Bits4 | Quants::Iq4 | Quants::E2m1 => [4, 0],
+            Quants::Bits5 => [4, 1],
+            Quants::Bits6 => [4, 2],
+            Quants::Bits8 => [8, 0],
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Quants::F32 => include_str!("unpack/f32.wgsl"),
+            Quants::F16 => include_str!("unpack/f16.wgsl"),
+            Quants::Bf16 => include_str!("unpack/bf16.wgsl"),
+            Quants::Bits2 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits2.wgsl")),
+            Quants::Bits3 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits3.wgsl")),
+            Quants::Bits4 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits4.wgsl")),
+            Quants::Bits5 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits5.wgsl")),
+            Quants::Bits6 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits6.wgsl")),
+            Quants::Bits8 => include_str!("unpack/bits8.wgsl"),
+            Quants::Iq4 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/iq4.wgsl")),
+            Quants::E2m1 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/e2m1.wgsl")),
+        }
+    }
+}
+
+impl Scales {
+    const fn text(self) -> &'static str {
+        match self {
+            Scales::One => include_str!("unpack/scale_one.wgsl"),
+            Scales::Half => include_str!("unpack/scale_half.wgsl"),
+            Scales::HalfMin => include_str!("unpack/scale_half_min.wgsl"),
+            Scales::K2 => include_str!("unpack/scale_k2.wgsl"),
+            Scales::K3 => include_str!("unpack/scale_k3.wgsl"),
+            Scales::K4 => include_str!("unpack/scale_k4.wgsl"),
+            Scales::K6 => include_str!("unpack/scale_k6.wgsl"),
+            Scales::Iq4Xs => include_str!("unpack/scale_iq4_xs.wgsl"),
+            Scales::E8m0 => include_str!("unpack/scale_e8m0.wgsl"),
+        }
+    }
+
+    /// Octs that share a scale.
+    pub(crate) const fn octs(self) -> u32 {
+        match self {
+            Scales::K2 | Scales::K3 | Scales::K6 => 2,
+            _ => 4,
+        }
+    }
+}
+
+impl Format {
+    pub(crate) const fn quants(self) -> Quants {
+        match self {
+            Format::F32 => Quants::F32,
+            Format::F16 => Quants::F16,
+            Format::BF16 => Quants::Bf16,
+            Format::Q2K => Quants::Bits2,
+            Format::Q3K => Quants::Bits3,
+            Format::Q4_0 | Format::Q4_1 | Format::Q4K => Quants::Bits4,
+            Format::Q5_0 | Format::Q5_1 | Format::Q5K => Quants::Bits5,
+            Format::Q6K => Quants::Bits6,
+            Format::Q8_0 => Quants::Bits8,
+            Format::Iq4Nl | Format::Iq4Xs => Quants::Iq4,
+            Format::Mxfp4 => Quants::E2m1,
+        }
+    }
+
+    pub(crate) const fn scales(self) -> Scales {
+        match self {
+            Format::F32 | Format::F16 | Format::BF16 => Scales::One,
+            Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Iq4Nl => Scales::Half,
+            Format::Q4_1 | Format::Q5_1 => Scales::HalfMin,
+            Format::Q2K => Scales::K2,
+            Format::Q3K => Scales::K3,
+            Format::Q4K | Format::Q5K => Scales::K4,
+            Format::Q6K => Scales::K6,
+            Format::Iq4Xs => Scales::Iq4Xs,
+            Format::Mxfp4 => Scales::E8m0,
+        }
+    }
+
+    /// What is subtracted from a code (as the WGSL decodes it) before it is scaled.
+    pub(crate) const fn bias(self) -> u32 {
+        match self {
+            Format::Q3K => 4,
+            Format::Q4_0 => 8,
+            Format::Mxfp4 => 12,
+            Format::Q5_0 => 16,
+            Format::Q6K => 32,
+            // Table formats decode to value + 127, which is never negative.
+            Format::Iq4Nl | Format::Iq4Xs => 127,
+            _ => 0,
+        }
+    }
+
+    /// Whether values have an offset besides their scale.
+    pub(crate) const fn has_offset(self) -> bool {
+        self.bias() != 0 || matches!(self.scales(), Scales::HalfMin | Scales::K2 | Scales::K4)
+    }
+}
+
+/// Appends the unpackers of `format`, which read the matrix as `w: array<u32>`.
+pub(crate) fn unpackers(source: Source, format: Format) -> Source {
+    let [first, second] = format.quants().planes();
+    source
+        .constant("SECOND_PLANE", first)
+        .constant("SCALES", first + second)
+        .constant("BIAS", format.bias())
+        .constant("SCALE_OCTS", format.scales().octs())
+        .flag("HAS_OFFSET", format.has_offset())
+        .text(include_str!("unpack/oct.wgsl"))
+        .text(format.quants().text())
+        .text(format.scales().text())
+}

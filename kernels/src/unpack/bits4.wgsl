@@ -1,0 +1,5 @@
+// A word an oct: byte b holds values b (low nibble) and b + 4.
+fn quants_of(row: u32, octs: u32, oct: u32) -> Oct {
+    let q = w[row + oct];
+    return Oct(from_bytes(q & 0x0F0F0F0Fu), from_bytes((q >> 4u) & 0x0F0F0F0Fu));
+}
