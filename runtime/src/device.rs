@@ -14,6 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// what is reserved is the sum of the buffers and at most one block per memory type.
 pub const SMALL_BLOCK: u64 = 4 << 20;
 
+/// The most that the driver's allocator reserves beyond the sum of the plan's buffers, whatever the plan: one block
+/// for each of three memory types (device, upload, readback).
+pub const RESERVATION_SLACK: u64 = 3 * SMALL_BLOCK;
+
 /// An open device. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Device {
