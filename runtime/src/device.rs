@@ -138,8 +138,11 @@ impl Device {
         });
         let at_error = Arc::clone(&health);
         device.on_uncaptured_error(Arc::new(move |error| at_error.record(error)));
+        // wgpu fills buffers of its own at the first submit, from a staging buffer that goes with it: now, so that
+        // its counters stand still from here on.
+        queue.submit([]);
         tracing::info!(adapter = info.name, backend = info.backend, "device opened");
-        Ok(Self {
+        let opened = Self {
             inner: Arc::new(Inner {
                 adapter,
                 info,
@@ -151,7 +154,9 @@ impl Device {
                 faults: Faults::default(),
                 submits: AtomicU64::new(0),
             }),
-        })
+        };
+        opened.wait_idle()?;
+        Ok(opened)
     }
 
     /// What plans for this device may assume.
@@ -288,23 +293,22 @@ impl Device {
 
     /// Waits until a submit is done and callbacks have run.
     pub(crate) fn wait(&self, index: &wgpu::SubmissionIndex) -> Result<(), RuntimeError> {
-        let wait = wgpu::PollType::Wait { submission_index: Some(index.clone()), timeout: None };
-        let polled = self.inner.device.poll(wait);
-        self.check("a submit")?;
-        polled.map(drop).map_err(|e| RuntimeError::Submit {
-            submit: self.inner.submits.load(Ordering::Relaxed),
-            reason: e.to_string(),
-        })
+        self.poll_until(Some(index.clone()))
     }
 
     /// Waits until the device has nothing left to do and callbacks have run.
     pub(crate) fn wait_idle(&self) -> Result<(), RuntimeError> {
-        let polled = self.inner.device.poll(wgpu::PollType::wait_indefinitely());
+        self.poll_until(None)
+    }
+
+    fn poll_until(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<(), RuntimeError> {
+        let polled = self.inner.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
+        if polled.is_err() {
+            // A device that is gone knows nothing of the submit; its callback, which says why, is still due.
+            self.poll();
+        }
         self.check("a submit")?;
-        polled.map(drop).map_err(|e| RuntimeError::Submit {
-            submit: self.inner.submits.load(Ordering::Relaxed),
-            reason: e.to_string(),
-        })
+        polled.map(drop).map_err(|e| RuntimeError::Submit { submit: self.submits(), reason: e.to_string() })
     }
 
     /// Lets callbacks run that are due.
