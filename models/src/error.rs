@@ -122,7 +122,6 @@ impl ModelError {
         ModelError::Field { key: key.into(), expected: expected.into(), got: got.into() }
     }
 
-    #[allow(dead_code)]
     pub(crate) fn tokenizer(
         place: impl Into<String>,
         expected: impl Into<String>,
@@ -136,7 +135,6 @@ impl ModelError {
         ModelError::Template { reason: reason.into() }
     }
 
-    #[allow(dead_code)]
     pub(crate) fn unsupported(what: impl Into<String>, detail: impl Into<String>) -> Self {
         ModelError::Unsupported { what: what.into(), detail: detail.into() }
     }

@@ -5,9 +5,11 @@ pub mod error;
 pub mod graph;
 pub mod model;
 pub mod rope;
+pub mod tokenizer;
 pub mod zoo;
 
 pub use checkpoint::Checkpoint;
 pub use error::ModelError;
 pub use model::Model;
+pub use tokenizer::Tokenizer;
 pub use zoo::{Architecture, Registry};

@@ -1,12 +1,19 @@
 //! Gated activation: `out = act(x[:, :F]) · x[:, F:]`.
+//!
+//! Grid: `ceil(width / 256)` workgroups of 64 a row, 4 values an invocation. Workgroup memory: none. Limits: 3 storage
+//! buffers.
 
+use super::{elementwise, lanes};
 use crate::shader::{Access, Shader, Source};
 use crate::{Call, Profile};
 use serde::{Deserialize, Serialize};
 
 /// What the pipeline is generated from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Variant {}
+pub struct Variant {
+    /// Activation.
+    pub activation: Activation,
+}
 
 /// The activation of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -16,6 +23,22 @@ pub enum Activation {
     Silu,
     /// The tanh form of GELU.
     GeluTanh,
+}
+
+crate::params! {
+    /// Sizes and places.
+    pub struct Params {
+        /// Header word with the number of rows.
+        count_word: u32,
+        /// Values of a row.
+        width: u32,
+        /// Workgroups for one row.
+        per_row: u32,
+        /// Values between rows of x.
+        x_stride: u32,
+        /// Values between rows of out.
+        out_stride: u32,
+    }
 }
 
 /// Sizes and places.
@@ -34,29 +57,81 @@ pub struct Args {
 }
 
 /// Plans the dispatch. Operands: x `[T, 2F]` (ReadArena), out (Write).
-pub fn plan(profile: &Profile, args: &Args) -> Call {
-    let _ = (profile, args);
-    todo!()
+pub fn plan(_profile: &Profile, args: &Args) -> Call {
+    let params = Params {
+        count_word: lanes::count_word(args.unit),
+        width: args.width,
+        per_row: elementwise::per_row(args.width),
+        x_stride: args.x_stride,
+        out_stride: args.out_stride,
+    };
+    elementwise::call(
+        Variant { activation: args.activation }.into(),
+        params.words(),
+        args.width,
+        args.unit,
+        12,
+        16,
+    )
+}
+
+/// The CPU twin over `rows` rows.
+pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
+    let width = args.width as usize;
+    for row in 0..rows {
+        let x = &x[row * args.x_stride as usize..][..2 * width];
+        let out = &mut out[row * args.out_stride as usize..][..width];
+        for (i, out) in out.iter_mut().enumerate() {
+            let (g, up) = (f64::from(x[i]), f64::from(x[width + i]));
+            let act = match args.activation {
+                Activation::Silu => g / (1.0 + (-g).exp()),
+                Activation::GeluTanh => {
+                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g * g * g);
+                    0.5 * g * (1.0 + inner.tanh())
+                }
+            };
+            *out = (act * up) as f32;
+        }
+    }
 }
 
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        Vec::new()
+        [Activation::Silu, Activation::GeluTanh].into_iter().map(|activation| Self { activation }).collect()
     }
 }
 
 impl Shader for Variant {
     fn name(&self) -> String {
-        todo!()
+        match self.activation {
+            Activation::Silu => "gate_silu",
+            Activation::GeluTanh => "gate_gelu_tanh",
+        }
+        .to_owned()
     }
+
     fn wgsl(&self) -> String {
-        todo!()
+        let activation = match self.activation {
+            Activation::Silu => include_str!("gate_silu.wgsl"),
+            Activation::GeluTanh => concat!(include_str!("tanh.wgsl"), include_str!("gate_gelu_tanh.wgsl")),
+        };
+        Source::new(Params::WGSL)
+            .operand(0, Access::ReadArena, "x", "array<f32>")
+            .operand(1, Access::Write, "out", "array<f32>")
+            .constant("WG", elementwise::WORKGROUP)
+            .constant("EACH", elementwise::EACH)
+            .text(elementwise::TEXT)
+            .text(activation)
+            .text(include_str!("gate.wgsl"))
+            .finish()
     }
+
     fn operands(&self) -> Vec<Access> {
-        todo!()
+        vec![Access::ReadArena, Access::Write]
     }
+
     fn workgroup(&self) -> u32 {
-        todo!()
+        elementwise::WORKGROUP
     }
 }

@@ -1,21 +1,19 @@
-//! `out = x·Wᵀ (+ bias) (+ out)`: the choice between mat-vec and mat-mat.
+//! `out = x·Wᵀ (+ bias) (+ out)`: the choice between mat-vec and mat-mat, and what they share.
 
-use crate::shader::{Access, Shader, Source};
-use crate::{Call, Profile};
-use serde::{Deserialize, Serialize};
+use super::{mat_mat, mat_vec};
+use crate::{Call, Cost, Format, Profile, Record};
 
-/// What the pipeline is generated from.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Variant {}
+/// Most rows of `x` that the mat-vec takes; more go to the mat-mat.
+pub const MAT_VEC_ROWS: u32 = 8;
 
 /// Sizes and places.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Args {
     /// Stored format of the matrix.
-    pub format: crate::Format,
+    pub format: Format,
     /// `N`, rows of this shard.
     pub n: u32,
-    /// `K`.
+    /// `K`, whole blocks of the format.
     pub k: u32,
     /// Values between rows of `x`.
     pub x_stride: u32,
@@ -33,30 +31,91 @@ pub struct Args {
     pub max_rows: u32,
 }
 
-/// Plans the dispatch. Operands: matrix shard (Read), x (ReadArena), out (Write), vectors (Read).
+crate::params! {
+    /// Sizes and places of both kernels.
+    pub struct Params {
+        /// Header word with the number of rows of x.
+        count_word: u32,
+        /// `N`.
+        n: u32,
+        /// `K`.
+        k: u32,
+        /// Octs of a row of the matrix.
+        octs: u32,
+        /// Words between rows of the matrix.
+        w_stride: u32,
+        /// Values between rows of x.
+        x_stride: u32,
+        /// Values between rows of out.
+        out_stride: u32,
+        /// Column of out where this shard begins.
+        out_column: u32,
+        /// 1 to add into out.
+        accumulate: u32,
+        /// Place of the bias in the vectors, or `NO_BIAS`.
+        bias: u32,
+    }
+}
+
+/// `Params::bias` of a product without one.
+pub(crate) const NO_BIAS: u32 = u32::MAX;
+
+/// Plans the dispatch. Operands: matrix shard (Read), x (ReadArena), out (Write), vectors (Read; any one word when
+/// there is no bias).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
-    let _ = (profile, args);
-    todo!()
+    if args.max_rows <= MAT_VEC_ROWS { mat_vec::plan(profile, args) } else { mat_mat::plan(profile, args) }
 }
 
-impl Variant {
-    /// Variants that between them use every text.
-    pub fn all() -> Vec<Self> {
-        Vec::new()
+/// The record of the matrix. A `K` that is not whole blocks is cut to whole blocks: no matrix has one.
+pub(crate) fn record(args: &Args) -> Option<Record> {
+    Record::new(args.format, args.k)
+}
+
+pub(crate) fn params(args: &Args) -> Params {
+    let record = record(args);
+    Params {
+        count_word: super::lanes::count_word(args.unit),
+        n: args.n,
+        k: args.k,
+        octs: record.map_or(0, |r| r.octs()),
+        w_stride: record.map_or(0, |r| (r.stride() / 4) as u32),
+        x_stride: args.x_stride,
+        out_stride: args.out_stride,
+        out_column: args.out_column,
+        accumulate: args.accumulate.into(),
+        bias: args.bias.unwrap_or(NO_BIAS),
     }
 }
 
-impl Shader for Variant {
-    fn name(&self) -> String {
-        todo!()
+/// Whether rows of x can be read as whole octs of vec4.
+pub(crate) fn wide(args: &Args) -> bool {
+    args.k.is_multiple_of(8) && args.x_stride.is_multiple_of(4)
+}
+
+pub(crate) fn cost(args: &Args) -> Cost {
+    let (n, k) = (u64::from(args.n), u64::from(args.k));
+    let bias = if args.bias.is_some() { 4 * n } else { 0 };
+    Cost {
+        bytes_fixed: n * record(args).map_or(0, |r| r.stride()) + bias,
+        bytes_per_row: 4 * k + 4 * n * if args.accumulate { 2 } else { 1 },
+        flops_per_row: 2 * n * k,
+        ..Cost::default()
     }
-    fn wgsl(&self) -> String {
-        todo!()
-    }
-    fn operands(&self) -> Vec<Access> {
-        todo!()
-    }
-    fn workgroup(&self) -> u32 {
-        todo!()
+}
+
+/// The CPU twin of both kernels, with f64 sums: `rows` rows of `x`, `weights` as device records.
+pub fn twin(args: &Args, rows: usize, weights: &[u8], x: &[f32], vectors: &[f32], out: &mut [f32]) {
+    let Some(record) = record(args) else { return };
+    let k = args.k as usize;
+    let mut w = vec![0.0f32; k];
+    for (n, bytes) in weights.chunks_exact(record.stride() as usize).enumerate().take(args.n as usize) {
+        record.decode(bytes, &mut w);
+        for row in 0..rows {
+            let x = &x[row * args.x_stride as usize..][..k];
+            let dot: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+            let bias = args.bias.map_or(0.0, |at| f64::from(vectors[at as usize + n]));
+            let out = &mut out[row * args.out_stride as usize + args.out_column as usize + n];
+            *out = (dot + bias + if args.accumulate { f64::from(*out) } else { 0.0 }) as f32;
+        }
     }
 }

@@ -1,39 +1,151 @@
 //! Matrix × matrix.
-
+use super::{lanes, linear};
 use crate::shader::{Access, Shader, Source};
-use crate::{Call, Profile};
+use crate::unpack::unpackers;
+use crate::{Call, Count, Format, Profile};
 use serde::{Deserialize, Serialize};
+
+pub use super::linear::{Args, twin};
+
+/// How a workgroup shares its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Body {
+    /// 64 × 64 outputs through workgroup memory.
+    Tiles,
+    /// Registers only; lanes load x for each other.
+    Broadcast,
+    /// Registers only; each lane loads all of x.
+    Plain,
+}
 
 /// What the pipeline is generated from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Variant {}
+pub struct Variant {
+    /// Stored format of the matrix.
+    pub format: Format,
+    /// How the work is shared.
+    pub body: Body,
+    /// Rows of the matrix a lane keeps (register bodies).
+    pub rows: u32,
+    /// Rows of x a workgroup takes (register bodies).
+    pub tokens: u32,
+    /// `x` is read as vec4.
+    pub wide: bool,
+}
 
-pub use super::linear::Args;
+/// Lanes of a workgroup of the register bodies: an oct of x.
+const LANES: u32 = 8;
+/// Rows and tokens of a tile of [`Body::Tiles`], as its text has it.
+const TILE: u32 = 64;
 
 /// Plans the dispatch. Operands: matrix shard (Read), x (ReadArena), out (Write), vectors (Read).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
-    let _ = (profile, args);
-    todo!()
+    let body = if profile.tuning.mat_mat_shared {
+        Body::Tiles
+    } else if profile.subgroups && profile.subgroup_size.0 >= LANES {
+        Body::Broadcast
+    } else {
+        Body::Plain
+    };
+    let variant = Variant::new(args.format, body, linear::wide(args));
+    let (rows, tokens) = variant.tile();
+    Call {
+        params: linear::params(args).words(),
+        workgroups: Count::each(args.unit, tokens, args.n.div_ceil(rows)),
+        rows: args.unit,
+        cost: linear::cost(args),
+        kernel: variant.into(),
+    }
 }
 
 impl Variant {
+    fn new(format: Format, body: Body, wide: bool) -> Self {
+        match body {
+            Body::Tiles => Self { format, body, rows: 4, tokens: 4, wide },
+            // Single values of x are loaded, whatever its strides.
+            Body::Broadcast => Self { format, body, rows: 4, tokens: 8, wide: false },
+            Body::Plain => Self { format, body, rows: 8, tokens: 4, wide },
+        }
+    }
+
+    /// Rows of the matrix and of x that a workgroup covers.
+    pub fn tile(&self) -> (u32, u32) {
+        match self.body {
+            Body::Tiles => (TILE, TILE),
+            Body::Broadcast | Body::Plain => (self.rows * LANES, self.tokens),
+        }
+    }
+
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        Vec::new()
+        let mut all = Vec::new();
+        for format in Format::ALL {
+            all.push(Self::new(format, Body::Tiles, true));
+        }
+        for format in [Format::F16, Format::Q4K] {
+            all.push(Self::new(format, Body::Tiles, false));
+            all.push(Self::new(format, Body::Broadcast, false));
+            all.push(Self::new(format, Body::Plain, false));
+            all.push(Self::new(format, Body::Plain, true));
+        }
+        all
     }
 }
 
 impl Shader for Variant {
     fn name(&self) -> String {
-        todo!()
+        let Self { format, body, rows, tokens, wide } = self;
+        let body = match body {
+            Body::Tiles => "tiles",
+            Body::Broadcast => "broadcast",
+            Body::Plain => "plain",
+        };
+        let wide = if *wide { "" } else { "_narrow" };
+        format!("mat_mat_{format}_{body}_r{rows}_t{tokens}{wide}")
     }
+
     fn wgsl(&self) -> String {
-        todo!()
+        let source = Source::new(linear::Params::WGSL)
+            .operand(0, Access::Read, "w", "array<u32>")
+            .operand(1, Access::ReadArena, "x", if self.wide { "array<vec4<f32>>" } else { "array<f32>" })
+            .operand(2, Access::Write, "out", "array<f32>")
+            .operand(3, Access::Read, "vectors", "array<f32>")
+            .constant("WG", self.workgroup())
+            .constant("ROWS", self.rows)
+            .constant("TOKENS", self.tokens)
+            .constant("NO_BIAS", linear::NO_BIAS);
+        let counts = [("ROWS", self.rows), ("TOKENS", self.tokens), ("FOUR", 4)];
+        let source = unpackers(source, self.format);
+        let source = match (self.body, self.wide) {
+            (Body::Broadcast, _) => source.text(include_str!("linear_single.wgsl")),
+            (_, true) => source.text(include_str!("linear_wide.wgsl")),
+            (_, false) => {
+                source.text(include_str!("linear_single.wgsl")).text(include_str!("linear_narrow.wgsl"))
+            }
+        };
+        let source = source.text(include_str!("linear.wgsl"));
+        let body = include_str!("mat_mat_lanes.wgsl");
+        match self.body {
+            Body::Tiles => source.text(&lanes::unroll(include_str!("mat_mat_tiles.wgsl"), &counts)),
+            Body::Broadcast => {
+                source.text(include_str!("mat_mat_broadcast.wgsl")).text(&lanes::unroll(body, &counts))
+            }
+            Body::Plain => {
+                source.text(include_str!("mat_mat_plain.wgsl")).text(&lanes::unroll(body, &counts))
+            }
+        }
+        .finish()
     }
+
     fn operands(&self) -> Vec<Access> {
-        todo!()
+        vec![Access::Read, Access::ReadArena, Access::Write, Access::Read]
     }
+
     fn workgroup(&self) -> u32 {
-        todo!()
+        match self.body {
+            Body::Tiles => TILE * TILE / 16,
+            Body::Broadcast | Body::Plain => LANES,
+        }
     }
 }

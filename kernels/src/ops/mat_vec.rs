@@ -1,39 +1,155 @@
 //! Matrix × 1–8 vectors.
-
+use super::{lanes, linear};
 use crate::shader::{Access, Shader, Source};
-use crate::{Call, Profile};
+use crate::unpack::unpackers;
+use crate::{Call, Count, Format, Profile, Reduce};
 use serde::{Deserialize, Serialize};
+
+pub use super::linear::{Args, twin};
+
+/// How the lanes of a workgroup are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sum {
+    /// The workgroup is one subgroup.
+    OneSubgroup,
+    /// Subgroups of any size, then workgroup memory.
+    Subgroups,
+    /// Workgroup memory.
+    Shared,
+}
 
 /// What the pipeline is generated from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Variant {}
-
-pub use super::linear::Args;
+pub struct Variant {
+    /// Stored format of the matrix.
+    pub format: Format,
+    /// Rows of `x`: 1, 2, 4 or 8.
+    pub cols: u32,
+    /// Rows of the matrix.
+    pub rows: u32,
+    /// Invocations; a power of two.
+    pub workgroup: u32,
+    /// Octs a lane takes at a time.
+    pub granule: u32,
+    /// Sum over lanes.
+    pub sum: Sum,
+    /// `x` is read as vec4.
+    pub wide: bool,
+}
 
 /// Plans the dispatch. Operands: matrix shard (Read), x (ReadArena), out (Write), vectors (Read).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
-    let _ = (profile, args);
-    todo!()
+    let tuning = &profile.tuning;
+    let workgroup = tuning.mat_vec_workgroup.max(1).next_power_of_two();
+    let sum = match tuning.reduce {
+        Reduce::Shared => Sum::Shared,
+        Reduce::Subgroup if profile.subgroup_size.0 >= workgroup => Sum::OneSubgroup,
+        Reduce::Subgroup => Sum::Subgroups,
+    };
+    let cols = args.max_rows.clamp(1, linear::MAT_VEC_ROWS).next_power_of_two();
+    let variant = Variant {
+        format: args.format,
+        cols,
+        rows: tuning.mat_vec_rows,
+        workgroup,
+        granule: granule(args.format),
+        sum,
+        wide: linear::wide(args),
+    };
+    let groups = args.n.div_ceil(variant.rows.max(1));
+    Call {
+        kernel: variant.into(),
+        params: linear::params(args).words(),
+        workgroups: Count::each(args.unit, cols, groups),
+        rows: args.unit,
+        cost: linear::cost(args),
+    }
+}
+
+/// Octs a lane takes at a time: no more than share a scale, and no more than keep 8 lanes busy: blocks of 256 are
+/// 8 × 4 octs, rows of smaller blocks may be short (`K` = 576).
+const fn granule(format: Format) -> u32 {
+    match format.block_len() {
+        1 => 1,
+        256 => format.scales().octs(),
+        _ => 2,
+    }
 }
 
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        Vec::new()
+        let base = Self {
+            format: Format::F32,
+            cols: 1,
+            rows: 4,
+            workgroup: 64,
+            granule: 1,
+            sum: Sum::Subgroups,
+            wide: true,
+        };
+        let mut all: Vec<_> = Format::ALL
+            .into_iter()
+            .map(|format| Self { format, granule: granule(format), ..base.clone() })
+            .collect();
+        for sum in [Sum::OneSubgroup, Sum::Shared] {
+            for cols in [1, 8] {
+                let workgroup = if sum == Sum::OneSubgroup { 8 } else { 64 };
+                all.push(Self { format: Format::Q4K, granule: granule(Format::Q4K), cols, workgroup, sum, ..base.clone() });
+                all.push(Self { format: Format::F16, cols, workgroup, sum, wide: false, ..base.clone() });
+            }
+        }
+        all
     }
 }
 
 impl Shader for Variant {
     fn name(&self) -> String {
-        todo!()
+        let Self { format, cols, rows, workgroup, granule, sum, wide } = self;
+        let sum = match sum {
+            Sum::OneSubgroup => "one",
+            Sum::Subgroups => "subgroups",
+            Sum::Shared => "shared",
+        };
+        let wide = if *wide { "" } else { "_narrow" };
+        format!("mat_vec_{format}_c{cols}_r{rows}_w{workgroup}_g{granule}_{sum}{wide}")
     }
+
     fn wgsl(&self) -> String {
-        todo!()
+        let source = Source::new(linear::Params::WGSL)
+            .operand(0, Access::Read, "w", "array<u32>")
+            .operand(1, Access::ReadArena, "x", if self.wide { "array<vec4<f32>>" } else { "array<f32>" })
+            .operand(2, Access::Write, "out", "array<f32>")
+            .operand(3, Access::Read, "vectors", "array<f32>")
+            .constant("WG", self.workgroup)
+            .constant("ROWS", self.rows)
+            .constant("COLS", self.cols)
+            .constant("GRANULE", self.granule)
+            .constant("KEPT", (self.rows * self.cols).div_ceil(self.workgroup.max(1)))
+            .constant("NO_BIAS", linear::NO_BIAS);
+        let counts = [("ROWS", self.rows), ("COLS", self.cols), ("GRANULE", self.granule)];
+        unpackers(source, self.format)
+            .text(if self.wide {
+                include_str!("linear_wide.wgsl")
+            } else {
+                concat!(include_str!("linear_single.wgsl"), include_str!("linear_narrow.wgsl"))
+            })
+            .text(include_str!("linear.wgsl"))
+            .text(match self.sum {
+                Sum::OneSubgroup => include_str!("mat_vec_one.wgsl"),
+                Sum::Subgroups => include_str!("mat_vec_subgroups.wgsl"),
+                Sum::Shared => include_str!("mat_vec_shared.wgsl"),
+            })
+            .text(&lanes::unroll(include_str!("mat_vec.wgsl"), &counts))
+            .finish()
     }
+
     fn operands(&self) -> Vec<Access> {
-        todo!()
+        vec![Access::Read, Access::ReadArena, Access::Write, Access::Read]
     }
+
     fn workgroup(&self) -> u32 {
-        todo!()
+        self.workgroup
     }
 }

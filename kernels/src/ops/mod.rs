@@ -3,6 +3,7 @@
 pub mod add;
 pub mod attention;
 pub mod attention_merge;
+mod elementwise;
 pub mod embed;
 pub mod gate;
 mod lanes;

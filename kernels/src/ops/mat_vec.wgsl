@@ -1,0 +1,70 @@
+// One workgroup computes ROWS rows of W for COLS rows of x; lanes share K, GRANULE octs at a time.
+@compute @workgroup_size(WG)
+fn main(at: Lanes) {
+    let index = at.workgroup.x + at.workgroup.y * at.workgroups.x;
+    let groups = (p.n + ROWS - 1u) / ROWS;
+    let count = step[p.count_word];
+    let first_col = index / groups * COLS;
+    let first = index % groups * ROWS;
+    if (first_col >= count) {
+        return;
+    }
+    // Rows past the end repeat the last one and are not stored.
+    //: for $r ROWS
+    let row$r = min(first + $ru, p.n - 1u) * p.w_stride;
+    //: for $c COLS
+    var sum$r_$c = 0.0;
+    //: end
+    //: end
+    //: for $c COLS
+    let col$c = min(first_col + $cu, count - 1u);
+    //: end
+    for (var oct = at.lane * GRANULE; oct < p.octs; oct += WG * GRANULE) {
+        //: for $c COLS
+        //: for $g GRANULE
+        let x$c_$g = x_oct(col$c, oct + $gu);
+        let lo$c_$g = x$c_$g.lo * UNIT;
+        let hi$c_$g = x$c_$g.hi * UNIT;
+        //: end
+        var total$c = 0.0;
+        if (HAS_OFFSET) {
+            //: for $g GRANULE
+            total$c += dot(x$c_$g.lo + x$c_$g.hi, vec4<f32>(1.0));
+            //: end
+        }
+        //: end
+        //: for $r ROWS
+        {
+            //: for $c COLS
+            var part$c = vec4<f32>(0.0);
+            //: end
+            //: for $g GRANULE
+            let q$g = quants_of(row$r, p.octs, oct + $gu);
+            //: for $c COLS
+            part$c = fma(q$g.lo, lo$c_$g, fma(q$g.hi, hi$c_$g, part$c));
+            //: end
+            //: end
+            let s = scale_of(row$r, p.octs, oct);
+            //: for $c COLS
+            sum$r_$c = fma(s.x, (part$c.x + part$c.y) + (part$c.z + part$c.w), sum$r_$c);
+            if (HAS_OFFSET) {
+                sum$r_$c = fma(s.y, total$c, sum$r_$c);
+            }
+            //: end
+        }
+        //: end
+    }
+    //: for $r ROWS
+    //: for $c COLS
+    add_lanes(at, $ru * COLS + $cu, sum$r_$c);
+    //: end
+    //: end
+    finish_lanes(at);
+    for (var o = at.lane; o < ROWS * COLS; o += WG) {
+        let n = first + o / COLS;
+        let col = first_col + o % COLS;
+        if (n < p.n && col < count) {
+            store(col, n, lane_sum(at, o));
+        }
+    }
+}

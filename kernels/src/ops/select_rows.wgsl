@@ -1,0 +1,14 @@
+@compute @workgroup_size(WG)
+fn main(at: At) {
+    let place = place_of(at);
+    if (place.x >= step[p.count_word]) {
+        return;
+    }
+    let from_row = step[p.rows + place.x];
+    for (var j = 0u; j < EACH; j++) {
+        let i = place.y + j * WG;
+        if (i < p.width) {
+            out[place.x * p.out_stride + i] = x[from_row * p.x_stride + i];
+        }
+    }
+}
