@@ -268,6 +268,11 @@ impl Device {
         }
     }
 
+    /// The handles, for what is not part of a plan.
+    pub(crate) fn raw(&self) -> (&wgpu::Device, &wgpu::Queue) {
+        (&self.inner.device, &self.inner.queue)
+    }
+
     /// An empty list of commands.
     pub(crate) fn encoder(&self, label: &str) -> wgpu::CommandEncoder {
         self.inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(label) })
