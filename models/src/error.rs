@@ -130,7 +130,6 @@ impl ModelError {
         ModelError::Tokenizer { place: place.into(), expected: expected.into(), got: got.into() }
     }
 
-    #[allow(dead_code)]
     pub(crate) fn template(reason: impl Into<String>) -> Self {
         ModelError::Template { reason: reason.into() }
     }
@@ -147,5 +146,14 @@ pub(crate) fn quoted(text: &str) -> String {
         format!("{text:?}")
     } else {
         format!("{:?}…", text.chars().take(LIMIT).collect::<String>())
+    }
+}
+
+/// A message from elsewhere, cut where it stops being one.
+pub(crate) fn shortened(text: &str) -> String {
+    const LIMIT: usize = 400;
+    match text.char_indices().nth(LIMIT) {
+        None => text.to_owned(),
+        Some((at, _)) => format!("{}…", &text[..at]),
     }
 }

@@ -1,5 +1,6 @@
 //! Checkpoints, tokenizers, chat templates and the zoo of architectures
 
+pub mod chat;
 pub mod checkpoint;
 pub mod error;
 pub mod graph;
@@ -8,6 +9,7 @@ pub mod rope;
 pub mod tokenizer;
 pub mod zoo;
 
+pub use chat::{ChatTemplate, Message, RenderOptions};
 pub use checkpoint::Checkpoint;
 pub use error::ModelError;
 pub use model::Model;

@@ -16,6 +16,7 @@ mod json;
 mod pre;
 
 pub use decode::DecodeStream;
+pub(crate) use json::token_text;
 
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::ModelError;
