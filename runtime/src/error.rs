@@ -1,6 +1,8 @@
 //! The one error type of this crate: what failed, where, what was expected and what was there.
 
+use crate::request::Refused;
 use plimsoll_models::ModelError;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Everything that can go wrong between an admitted plan and its tokens.
@@ -98,6 +100,26 @@ pub enum RuntimeError {
         /// What is there.
         got: String,
     },
+    /// A row of logits is not made of numbers; no token was chosen from it.
+    #[error("logits: expected finite numbers, got {got}")]
+    Logits {
+        /// The number that spoils it: NaN, or the largest.
+        got: f32,
+    },
+    /// The request can never run on this engine; nothing was launched.
+    #[error("refused: {0}")]
+    Refused(#[from] Refused),
+    /// The request would fit, but not now; it may be tried again.
+    #[error("busy: {waiting} requests are waiting, at most {limit} may")]
+    Busy {
+        /// Requests that wait.
+        waiting: usize,
+        /// The most that may.
+        limit: usize,
+    },
+    /// A step failed; the error is shared by the requests that were in it.
+    #[error(transparent)]
+    Step(Arc<RuntimeError>),
     /// The checkpoint does not hold what the model needs.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -116,7 +138,11 @@ impl RuntimeError {
 
     /// Whether the device can still be used: after a lost device nothing but opening it again helps.
     pub fn device_is_usable(&self) -> bool {
-        !matches!(self, Self::DeviceLost { .. })
+        match self {
+            Self::DeviceLost { .. } => false,
+            Self::Step(shared) => shared.device_is_usable(),
+            _ => true,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! From ids back to text: every id is bytes, and text is emitted only in whole characters.
 
 use super::Tokenizer;
+use std::sync::Arc;
 
 /// How the pieces of ordinary tokens spell bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +66,28 @@ impl Spelling {
     }
 }
 
+/// The tokenizer of a stream.
+#[derive(Clone, Debug)]
+enum Handle<'a> {
+    Borrowed(&'a Tokenizer),
+    Shared(Arc<Tokenizer>),
+}
+
+impl Handle<'_> {
+    fn get(&self) -> &Tokenizer {
+        match self {
+            Handle::Borrowed(tokenizer) => tokenizer,
+            Handle::Shared(tokenizer) => tokenizer,
+        }
+    }
+}
+
 /// Turns ids into text as they arrive, without ever splitting a character.
 ///
 /// Bytes that may still become a character are held back until the next id, or until [`DecodeStream::finish`].
 #[derive(Clone, Debug)]
 pub struct DecodeStream<'a> {
-    tokenizer: &'a Tokenizer,
+    tokenizer: Handle<'a>,
     skip_special: bool,
     /// Bytes of an incomplete character, at most three between calls.
     pending: Vec<u8>,
@@ -79,7 +96,7 @@ pub struct DecodeStream<'a> {
 }
 
 impl<'a> DecodeStream<'a> {
-    pub(super) fn new(tokenizer: &'a Tokenizer, skip_special: bool) -> Self {
+    fn new(tokenizer: Handle<'a>, skip_special: bool) -> Self {
         DecodeStream { tokenizer, skip_special, pending: Vec::new(), at_start: true }
     }
 
@@ -87,14 +104,15 @@ impl<'a> DecodeStream<'a> {
     ///
     /// Bytes that no character can begin with become U+FFFD at once.
     pub fn push(&mut self, id: u32) -> Option<String> {
-        if self.skip_special && self.tokenizer.is_special(id) {
+        let tokenizer = self.tokenizer.get();
+        if self.skip_special && tokenizer.is_special(id) {
             return None;
         }
         let before = self.pending.len();
-        self.tokenizer.push_bytes(id, &mut self.pending);
+        tokenizer.push_bytes(id, &mut self.pending);
         if self.at_start && self.pending.len() > before {
             self.at_start = false;
-            if self.tokenizer.spelling == (Spelling::Sentence { strip: true })
+            if tokenizer.spelling == (Spelling::Sentence { strip: true })
                 && self.pending.first() == Some(&b' ')
             {
                 self.pending.remove(0);
@@ -148,7 +166,12 @@ impl Tokenizer {
 
     /// Decodes ids one at a time.
     pub fn stream(&self, skip_special: bool) -> DecodeStream<'_> {
-        DecodeStream::new(self, skip_special)
+        DecodeStream::new(Handle::Borrowed(self), skip_special)
+    }
+
+    /// Decodes ids one at a time, keeping the tokenizer alive as long as the stream.
+    pub fn shared_stream(self: &Arc<Self>, skip_special: bool) -> DecodeStream<'static> {
+        DecodeStream::new(Handle::Shared(Arc::clone(self)), skip_special)
     }
 
     fn push_bytes(&self, id: u32, out: &mut Vec<u8>) {

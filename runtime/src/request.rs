@@ -1,0 +1,149 @@
+//! What is asked of the engine, what it answers, and why it may decline.
+
+use crate::pool::NoRoom;
+use crate::sampler::SamplerOptions;
+use crate::{Cancel, RuntimeError};
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A prompt to be continued.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Token ids, at least one, each under the vocabulary.
+    pub prompt: Vec<u32>,
+    /// Most new tokens, at least one. Room for all of them is reserved before the first step.
+    pub max_new: u32,
+    /// How tokens are chosen.
+    pub sampler: SamplerOptions,
+    /// The model's end-of-generation tokens: choosing one ends the request with [`FinishReason::End`].
+    pub end_tokens: Vec<u32>,
+    /// Tokens that end the request with [`FinishReason::Stop`].
+    pub stop_tokens: Vec<u32>,
+    /// Ends the request with [`FinishReason::Cancelled`], looked at before every step, and between the submits of
+    /// a step that this request has to itself.
+    pub cancel: Cancel,
+}
+
+/// A request of one engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub(crate) u64);
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {}", self.0)
+    }
+}
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// It has its `max_new` tokens.
+    Length,
+    /// The model chose this end-of-generation token; it is not among the tokens.
+    End(u32),
+    /// The model chose this stop token; it is not among the tokens.
+    Stop(u32),
+    /// A stop string appeared: its index.
+    StopString(usize),
+    /// Its flag was raised.
+    Cancelled,
+}
+
+impl FinishReason {
+    /// One word: `length`, `eos`, `stop` or `cancelled`.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinishReason::Length => "length",
+            FinishReason::End(_) => "eos",
+            FinishReason::Stop(_) | FinishReason::StopString(_) => "stop",
+            FinishReason::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for FinishReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Something that happened to a request. [`What::Done`] and [`What::Failed`] are its last events.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// To which.
+    pub request: RequestId,
+    /// What.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Part of the prompt has been read.
+    Prefill {
+        /// Prompt tokens read.
+        done: u32,
+        /// Prompt tokens in all.
+        total: u32,
+    },
+    /// A new token.
+    Token {
+        /// Its id.
+        id: u32,
+        /// Its log-probability in the model's own distribution.
+        logprob: f32,
+    },
+    /// It ended.
+    Done(FinishReason),
+    /// A step it was part of failed; its pages are free again. The error is shared by every request of the step.
+    Failed(Arc<RuntimeError>),
+}
+
+/// Why a request can never run on this engine, however long it waits. Nothing was launched.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// There is nothing to continue.
+    #[error("the prompt has no tokens, and this model does not add one")]
+    EmptyPrompt,
+    /// No token was asked for.
+    #[error("no new tokens were asked for: expected at least 1")]
+    NothingToDo,
+    /// The sequence does not fit the admitted context.
+    #[error(
+        "{prompt} prompt tokens and {max_new} new ones make {}, the context holds {context}",
+        u64::from(*prompt) + u64::from(*max_new)
+    )]
+    TooLong {
+        /// Prompt tokens.
+        prompt: u32,
+        /// New tokens asked for.
+        max_new: u32,
+        /// Tokens of the admitted context.
+        context: u32,
+    },
+    /// An id the model does not have.
+    #[error("token {position} has id {id}, the vocabulary has {vocab}")]
+    UnknownToken {
+        /// Index in the prompt.
+        position: usize,
+        /// The id.
+        id: u32,
+        /// `V`.
+        vocab: u32,
+    },
+    /// A sampling option out of range.
+    #[error("{option}: expected {expected}, got {got}")]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// What would have been accepted.
+        expected: &'static str,
+        /// What was given.
+        got: String,
+    },
+    /// The KV pool is too small for it even when empty.
+    #[error(transparent)]
+    Pool(#[from] NoRoom),
+}

@@ -1,0 +1,142 @@
+//! `plimsoll bench`: prefill and decode rates, as the engine runs them for a user.
+
+use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
+use crate::bytes::{self, grouped, human};
+use crate::failure::Failure;
+use crate::output::median;
+use crate::{load, output, show};
+use indicatif::ProgressBar;
+use plimsoll::runtime::{Request, RuntimeError, What};
+use plimsoll::{Engine, Runtime};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Flags.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub model: ModelArg,
+    /// Tokens of the prompt
+    #[arg(short = 'p', long, value_name = "TOKENS", default_value = "512", value_parser = bytes::count)]
+    pub prompt_tokens: u32,
+    /// Tokens generated after it
+    #[arg(short = 'n', long, value_name = "TOKENS", default_value = "64", value_parser = bytes::count)]
+    pub new_tokens: u32,
+    /// Repetitions, after one that warms up and is not counted
+    #[arg(short = 'r', long, value_name = "N", default_value = "5", value_parser = bytes::count)]
+    pub repetitions: u32,
+    #[command(flatten)]
+    pub geometry: GeometryArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Seconds of one repetition.
+struct Times {
+    prefill: f64,
+    decode: f64,
+}
+
+/// Measures.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let opened = args.model.open()?;
+    // The prompt's last step chooses one token more.
+    let tokens = args.prompt_tokens.saturating_add(args.new_tokens).saturating_add(1);
+    let geometry = args.geometry.resolve(&opened, Some(tokens));
+    let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
+    let (mut engine, load_time) = ready.engine(&opened)?;
+    let bar = ProgressBar::new(u64::from(args.repetitions) + 1);
+    let mut times = Vec::new();
+    for repetition in 0..=args.repetitions {
+        let measured = once(&mut engine, args.prompt_tokens, args.new_tokens)?;
+        if repetition > 0 {
+            times.push(measured);
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+
+    let prefill: Vec<f64> = times.iter().map(|t| f64::from(args.prompt_tokens) / t.prefill).collect();
+    let decode: Vec<f64> = times.iter().map(|t| f64::from(args.new_tokens) / t.decode).collect();
+    let device = engine.stepper().device();
+    let (totals, reservation) = (device.totals(), device.reservation());
+    if args.output.json {
+        let mut document = load::facts(&engine);
+        document["schema"] = json!(1);
+        document["prompt_tokens"] = json!(args.prompt_tokens);
+        document["new_tokens"] = json!(args.new_tokens);
+        document["repetitions"] = json!(args.repetitions);
+        document["load_seconds"] = json!(load_time.as_secs_f64());
+        document["prefill_tokens_per_second"] = spread(&prefill);
+        document["decode_tokens_per_second"] = spread(&decode);
+        document["reserved_bytes"] = json!(reservation.map(|r| r.reserved));
+        return output::document(&document);
+    }
+    let plan = engine.plan();
+    let g = &plan.geometry;
+    let mut table = show::table(&["tokens a second", "median", "least", "most"], &[1, 2, 3]);
+    for (name, rates) in [
+        (format!("prefill {}", args.prompt_tokens), &prefill),
+        (format!("decode {} at {}", args.new_tokens, args.prompt_tokens), &decode),
+    ] {
+        let (least, most) = range(rates);
+        table.add_row([name, format!("{:.2}", median(rates)), format!("{least:.2}"), format!("{most:.2}")]);
+    }
+    output::print(format_args!(
+        "{} ({}) on {}: context {}, chunk {}, KV {}; {} repetitions\n{table}\n",
+        plan.model.name,
+        plan.model.architecture,
+        device.info().name,
+        g.context,
+        g.prefill_chunk,
+        g.kv,
+        args.repetitions
+    ))?;
+    let reserved =
+        reservation.map_or(String::new(), |r| format!(", {} reserved by the driver", grouped(r.reserved)));
+    output::print(format_args!(
+        "footprint: {} bytes planned ({}), {} allocated{reserved}\nload: {:.2} s\n",
+        grouped(plan.total()),
+        human(plan.total()),
+        grouped(totals.live_bytes),
+        load_time.as_secs_f64()
+    ))
+}
+
+fn range(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &v| (low.min(v), high.max(v)))
+}
+
+fn spread(values: &[f64]) -> Value {
+    let (least, most) = range(values);
+    json!({"median": median(values), "min": least, "max": most, "all": values})
+}
+
+/// One request: the prompt up to its first token, then the tokens after it.
+fn once(engine: &mut Engine<Runtime>, prompt: u32, new: u32) -> Result<Times, Failure> {
+    let vocab = engine.plan().model.vocab.max(1);
+    // Any ids will do; they differ, so that no cache of embeddings flatters the rate.
+    let ids = (0..prompt).map(|i| i.wrapping_mul(7919).wrapping_add(11) % vocab).collect();
+    engine.submit(Request { prompt: ids, max_new: new.saturating_add(1), ..Default::default() })?;
+    let start = Instant::now();
+    let mut first = None;
+    while !engine.is_idle() {
+        for event in engine.step() {
+            match event.what {
+                What::Token { .. } => {
+                    first.get_or_insert_with(|| start.elapsed().as_secs_f64());
+                }
+                What::Failed(error) => {
+                    return Err(Arc::try_unwrap(error).unwrap_or_else(RuntimeError::Step).into());
+                }
+                What::Prefill { .. } | What::Done(_) => {}
+            }
+        }
+    }
+    let total = start.elapsed().as_secs_f64();
+    let prefill = first.unwrap_or(total);
+    Ok(Times { prefill, decode: total - prefill })
+}

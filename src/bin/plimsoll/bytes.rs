@@ -1,0 +1,127 @@
+//! Amounts as people write and read them.
+
+/// Reads an amount of bytes: `1_000_000`, `48GB` (powers of 1,000), `48GiB` (powers of 1,024), `1.5GiB`. Units in any
+/// case; a fraction of a byte is cut off.
+pub fn parse(text: &str) -> Result<u64, String> {
+    const EXPECTED: &str = "expected an amount such as 48GiB, 48GB or 1_000_000";
+    let wrong = |why: &str| format!("{why}: {EXPECTED}");
+    let text = text.trim();
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor: u128 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1000,
+        "mb" => 1000_u128.pow(2),
+        "gb" => 1000_u128.pow(3),
+        "tb" => 1000_u128.pow(4),
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => {
+            return Err(wrong(&format!("no unit {unit:?} (there are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)")));
+        }
+    };
+    let number = number.trim();
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| -> Option<u128> {
+        let bare: String = text.chars().filter(|&c| c != '_').collect();
+        let good = !bare.is_empty()
+            && bare.len() <= 18
+            && bare.bytes().all(|b| b.is_ascii_digit())
+            && !text.starts_with('_')
+            && !text.ends_with('_');
+        good.then(|| bare.parse().ok())?
+    };
+    let (Some(whole), Some(part)) = (digits(whole), digits(fraction)) else {
+        return Err(wrong("not a number"));
+    };
+    let scale = 10_u128.pow(fraction.chars().filter(|&c| c != '_').count() as u32);
+    let bytes = whole * factor + part * factor / scale;
+    match u64::try_from(bytes) {
+        Ok(bytes) if bytes <= i64::MAX as u64 => Ok(bytes),
+        _ => Err(wrong("too large")),
+    }
+}
+
+/// Reads a positive count, `8192` or `8_192`.
+pub fn count(text: &str) -> Result<u32, String> {
+    let bare: String = text.trim().chars().filter(|&c| c != '_').collect();
+    match bare.parse::<u32>() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("expected a whole number from 1 to {}", u32::MAX)),
+    }
+}
+
+/// Digits in groups of three.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// In the largest binary unit that leaves at least 1: `1.50 GiB`.
+pub fn human(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn amounts() {
+        let good = [
+            ("0", 0),
+            ("1_000_000", 1_000_000),
+            ("48GiB", 48 << 30),
+            ("48GB", 48_000_000_000),
+            ("48 gib", 48 << 30),
+            ("1.5GiB", 3 << 29),
+            ("0.1kB", 100),
+            ("12b", 12),
+            ("1.9", 1),
+            ("3MiB", 3 << 20),
+            ("2TB", 2_000_000_000_000),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for text in
+            ["", "GiB", "48G", "48Gb/s", "-1", "1e9", "0x10", "1..5GB", "_1", "1_", "9999999TiB", "ten", "１"]
+        {
+            assert!(parse(text).unwrap_err().contains("48GiB"), "{text}");
+        }
+    }
+
+    #[test]
+    fn counts() {
+        assert_eq!(count("8_192"), Ok(8192));
+        for text in ["0", "-1", "4294967296", "1.5", "", "many"] {
+            assert!(count(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn people_read_groups_and_units() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(human(1023), "1023 B");
+        assert_eq!(human(3 << 29), "1.50 GiB");
+    }
+}

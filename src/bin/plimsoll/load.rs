@@ -1,0 +1,139 @@
+//! From a checkpoint to a loaded plan: budget, verdict, progress.
+
+use crate::args::{MachineArgs, Output};
+use crate::failure::Failure;
+use crate::{output, show};
+use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll::{Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Opened, Runtime, Session};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// A device with a plan that may be loaded on it.
+pub struct Ready {
+    pub device: Device,
+    pub admitted: Admitted,
+}
+
+/// Opens the adapter and asks for admission. A refusal is shown, as a table or as the document.
+pub fn admit(
+    opened: &Opened,
+    geometry: &Geometry,
+    machine: &MachineArgs,
+    out: &Output,
+) -> Result<Ready, Failure> {
+    let ceiling = machine.ceiling()?;
+    let device = Device::open(&machine.options())?;
+    let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
+    let budget = plimsoll::budget(requested, &device.memory());
+    let profile = device.profile();
+    let admitted = match opened.admit(geometry, profile, budget.as_ref()) {
+        Err(Error::Refused(refusal)) if machine.insist => {
+            let plan = plimsoll::Plan::new(&opened.model, geometry, profile);
+            // A plan that breaks the adapter's limits cannot be insisted on.
+            let plan = plan.map_err(|_| Failure::Refused(format!("refused: {refusal}")))?;
+            output::note(format_args!("plimsoll: loading all the same: {refusal}"));
+            Admitted::insist(plan, budget)
+        }
+        Err(Error::Refused(refusal)) => {
+            let (report, _) = opened.estimate(geometry, profile, budget.as_ref())?;
+            if out.json {
+                output::document(&report)?;
+            } else {
+                output::note(format_args!("{}", show::report(&report)));
+            }
+            return Err(Failure::Refused(format!("refused: {refusal}")));
+        }
+        other => other?,
+    };
+    if out.verbose > 0 {
+        output::note(format_args!("{}", show::plan(admitted.plan(), &device, admitted.budget())));
+    }
+    if out.verbose > 1 {
+        output::note(format_args!("{}", admitted.plan()));
+    }
+    Ok(Ready { device, admitted })
+}
+
+/// Two bars on standard error while a plan is loaded.
+struct Bars {
+    pipelines: ProgressBar,
+    weights: ProgressBar,
+}
+
+impl Bars {
+    fn new() -> Self {
+        let bar = |template: &str| {
+            let bar = ProgressBar::no_length();
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+            bar
+        };
+        Self {
+            pipelines: bar("pipelines {wide_bar} {pos}/{len}"),
+            weights: bar("weights   {wide_bar} {binary_bytes}/{binary_total_bytes}"),
+        }
+    }
+
+    fn show(&self, progress: LoadProgress) {
+        let (bar, done, total) = match progress {
+            LoadProgress::Pipelines { done, total } => (&self.pipelines, done as u64, total as u64),
+            LoadProgress::Weights { done, total } => (&self.weights, done, total),
+        };
+        bar.set_length(total);
+        bar.set_position(done);
+        if done >= total {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Ready {
+    /// Loads it for text. Answers how long that took, too.
+    pub fn session(self, opened: &Opened) -> Result<(Session, Duration), Failure> {
+        let tokenizer = opened.tokenizer()?;
+        let (engine, time) = self.engine(opened)?;
+        Ok((Session::new(engine, tokenizer), time))
+    }
+
+    /// Loads it for tokens.
+    pub fn engine(self, opened: &Opened) -> Result<(Engine<Runtime>, Duration), Failure> {
+        let start = Instant::now();
+        let bars = Bars::new();
+        let engine = opened.load_engine(self.device, self.admitted, &mut |progress| bars.show(progress))?;
+        Ok((engine, start.elapsed()))
+    }
+}
+
+/// A bar on standard error for the tokens of a prompt.
+pub fn prefill_bar(total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    if let Ok(style) = ProgressStyle::with_template("prompt    {wide_bar} {pos}/{len}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// What documents say of the machine and of the plan on it.
+pub fn facts(engine: &Engine<Runtime>) -> Value {
+    let runtime = engine.stepper();
+    let (plan, device) = (engine.plan(), runtime.device());
+    let budget: Option<&Budget> = runtime.admitted().budget();
+    json!({
+        "model": {"name": plan.model.name, "architecture": plan.model.architecture},
+        "adapter": {"name": device.info().name, "backend": device.info().backend, "driver": device.info().driver_info},
+        "geometry": plan.geometry,
+        "bytes": plimsoll::estimator::report::bytes(plan),
+        "allocated": {"bytes": device.totals().live_bytes, "buffers": device.totals().live},
+        "budget": budget,
+        "overridden": runtime.admitted().overridden(),
+    })
+}
+
+/// Logit rows a step so that scoring many positions is fast and their bytes stay moderate.
+pub fn scoring_rows(opened: &Opened, geometry: &Geometry) -> u32 {
+    const BYTES: u64 = 32 << 20;
+    let fit = BYTES / (u64::from(opened.model.vocab.max(1)) * 4);
+    let most = u64::from(geometry.prefill_chunk.min(geometry.context)).max(1);
+    u32::try_from(fit.clamp(1, most)).unwrap_or(1).max(geometry.slots)
+}

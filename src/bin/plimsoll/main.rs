@@ -1,0 +1,87 @@
+//! The command line: one file per verb. Results go to standard output, progress and messages to standard error;
+//! `--json` prints one document and nothing else.
+
+mod args;
+mod bench;
+mod bytes;
+mod chat;
+mod devices;
+mod estimate;
+mod failure;
+mod inspect;
+mod load;
+mod logits;
+mod output;
+mod perplexity;
+mod run;
+mod show;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Prices a language model to the byte, refuses it or runs it, and never allocates again.
+///
+/// Exit codes: 0 done or fits, 2 usage, 3 refused, 4 cannot price, 5 bad input file, 6 device error.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Lists adapters: limits, memory with its source, features, chosen kernel variants
+    Devices(devices::Args),
+    /// Describes a checkpoint: architecture, tensors, formats, tokenizer, template
+    Inspect(inspect::Args),
+    /// Prices a model: bytes, verdict, context ladder, what fits, what saves most
+    Estimate(estimate::Args),
+    /// Continues a prompt
+    Run(run::Args),
+    /// Talks, with the model's chat template
+    Chat(chat::Args),
+    /// Measures prefill and decode rates
+    Bench(bench::Args),
+    /// Writes the logits of a sequence to a safetensors file
+    Logits(logits::Args),
+    /// Scores a text: mean negative log-likelihood and perplexity
+    Perplexity(perplexity::Args),
+}
+
+impl Verb {
+    fn json(&self) -> bool {
+        match self {
+            Verb::Devices(a) => a.output.json,
+            Verb::Inspect(a) => a.output.json,
+            Verb::Estimate(a) => a.output.json,
+            Verb::Run(a) => a.output.json,
+            Verb::Chat(a) => a.output.json,
+            Verb::Bench(a) => a.output.json,
+            Verb::Logits(a) => a.output.json,
+            Verb::Perplexity(_) => true,
+        }
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        match self {
+            Verb::Devices(args) => devices::run(args),
+            Verb::Inspect(args) => inspect::run(args),
+            Verb::Estimate(args) => estimate::run(args),
+            Verb::Run(args) => run::run(args),
+            Verb::Chat(args) => chat::run(args),
+            Verb::Bench(args) => bench::run(args),
+            Verb::Logits(args) => logits::run(args),
+            Verb::Perplexity(args) => perplexity::run(args),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.verb.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(cli.verb.json()),
+    }
+}

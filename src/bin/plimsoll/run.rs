@@ -1,0 +1,133 @@
+//! `plimsoll run`: the main job.
+
+use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output, SamplingArgs};
+use crate::failure::Failure;
+use crate::{load, output};
+use plimsoll::{GenerateOptions, Message, Opened, RenderOptions};
+use serde_json::json;
+use std::io::{self, IsTerminal, Read};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Flags.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub model: ModelArg,
+    /// The prompt; without it (and without --file) standard input is read
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    pub prompt: Option<String>,
+    /// Read the prompt from a file
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Put the prompt into the model's chat template, as one question
+    #[arg(long)]
+    pub chat: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub geometry: GeometryArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Reads a text file of the user's.
+pub fn read_text(path: &PathBuf) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, error))
+}
+
+fn prompt(args: &Args) -> Result<String, Failure> {
+    match (&args.prompt, &args.file) {
+        (Some(text), _) => Ok(text.clone()),
+        (None, Some(path)) => read_text(path),
+        (None, None) if io::stdin().is_terminal() => {
+            Err(Failure::Usage("no prompt: give --prompt TEXT, --file FILE, or standard input".into()))
+        }
+        (None, None) => {
+            let mut text = String::new();
+            io::stdin().lock().read_to_string(&mut text)?;
+            Ok(text)
+        }
+    }
+}
+
+/// The ids of the prompt, and how it is continued.
+fn question(args: &Args, opened: &Opened) -> Result<(Vec<u32>, GenerateOptions), Failure> {
+    let mut text = prompt(args)?;
+    let mut options = args.sampling.options();
+    options.sampler.validate().map_err(plimsoll::runtime::RuntimeError::from)?;
+    if args.chat {
+        let render = RenderOptions { add_generation_prompt: true, ..Default::default() };
+        text = opened.template()?.render(&[Message::new("user", text)], &render)?;
+        options = options.for_chat();
+    }
+    let ids = opened.tokenizer()?.encode(&text, options.add_special, options.parse_special)?;
+    Ok((ids, options))
+}
+
+/// Continues the prompt.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let opened = args.model.open()?;
+    let (ids, options) = question(args, &opened)?;
+    let geometry = args.geometry.resolve(&opened, None);
+    let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
+    let (mut session, load_time) = ready.session(&opened)?;
+
+    let start = Instant::now();
+    let bar = load::prefill_bar(ids.len() as u64);
+    let mut generation = session.generate_ids(&ids, &options)?.on_prefill(|done, total| {
+        bar.set_position(done.into());
+        if done == total {
+            bar.finish_and_clear();
+        }
+    });
+    let mut first = None;
+    let mut text = String::new();
+    while let Some(piece) = generation.next() {
+        let piece = piece?;
+        first.get_or_insert_with(|| (start.elapsed(), generation.tokens().len()));
+        if args.output.json {
+            text.push_str(&piece);
+        } else {
+            output::print(format_args!("{piece}"))?;
+        }
+    }
+    let total = start.elapsed();
+    let tokens = generation.tokens().to_vec();
+    let finish = generation.finish_reason();
+    drop(generation);
+    if !args.output.json {
+        output::print(format_args!("\n"))?;
+    }
+    let (first_time, first_tokens) = first.unwrap_or((total, tokens.len()));
+    let later = (tokens.len() - first_tokens) as f64;
+    let decode = later / (total - first_time).as_secs_f64();
+    let decode = (later > 0.0 && decode.is_finite()).then_some(decode);
+    if args.output.verbose > 0 {
+        output::note(format_args!(
+            "loaded in {:.2} s; {} prompt tokens, first text after {:.2} s; {} tokens{}; ended by {}",
+            load_time.as_secs_f64(),
+            ids.len(),
+            first_time.as_secs_f64(),
+            tokens.len(),
+            decode.map_or(String::new(), |rate| format!(", {rate:.1} a second")),
+            finish.map_or("an error", |f| f.name())
+        ));
+    }
+    if args.output.json {
+        let mut document = load::facts(session.engine());
+        document["schema"] = json!(1);
+        document["text"] = json!(text);
+        document["prompt_ids"] = json!(ids);
+        document["token_ids"] = json!(tokens);
+        document["finish"] = json!(finish.map(|f| f.name()));
+        document["seconds"] = json!({
+            "load": load_time.as_secs_f64(), "first_text": first_time.as_secs_f64(), "generation": total.as_secs_f64(),
+        });
+        document["decode_tokens_per_second"] = json!(decode);
+        output::document(&document)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! Reports as tables for people.
+
+use crate::bytes::{grouped, human};
+use comfy_table::{CellAlignment, Table, presets};
+use plimsoll::estimator::plan::Segment;
+use plimsoll::{Budget, Device, Plan, Report};
+use std::fmt::Write;
+
+/// An empty table in the house style; `numbers` are the columns that align to the right.
+pub fn table(header: &[&str], numbers: &[usize]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header.iter().copied());
+    for &column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn budget_line(budget: Option<(u64, &str)>) -> String {
+    match budget {
+        Some((bytes, source)) => format!("budget    {} bytes ({}), {source}", grouped(bytes), human(bytes)),
+        None => "budget    none known".into(),
+    }
+}
+
+/// The admitted plan: bytes per segment.
+pub fn plan(plan: &Plan, device: &Device, budget: Option<&Budget>) -> String {
+    let g = &plan.geometry;
+    let mut text = String::new();
+    let _ = writeln!(text, "model     {} ({})", plan.model.name, plan.model.architecture);
+    let _ = writeln!(text, "adapter   {} ({})", device.info().name, device.info().backend);
+    let _ = writeln!(
+        text,
+        "geometry  context {}, slots {}, chunk {}, KV {}, logit rows {}",
+        g.context, g.slots, g.prefill_chunk, g.kv, g.logit_rows
+    );
+    let _ = writeln!(text, "{}", budget_line(budget.map(|b| (b.bytes, b.source.as_str()))));
+    let mut table = table(&["segment", "bytes", ""], &[1, 2]);
+    for segment in Segment::ALL {
+        let bytes = plan.segment_bytes(segment);
+        table.add_row([segment.name().to_owned(), grouped(bytes), human(bytes)]);
+    }
+    table.add_row(["total".to_owned(), grouped(plan.total()), human(plan.total())]);
+    table.add_row(["load peak".to_owned(), grouped(plan.load_peak()), human(plan.load_peak())]);
+    let _ = write!(text, "{table}");
+    text
+}
+
+/// The estimate.
+pub fn report(report: &Report) -> String {
+    let mut text = String::new();
+    let (model, g) = (&report.model, &report.geometry);
+    let _ = writeln!(
+        text,
+        "model     {} ({}, {}), {} parameters, {} bytes in the checkpoint",
+        model.name,
+        model.architecture,
+        model.source,
+        grouped(model.parameters),
+        grouped(model.checkpoint_bytes)
+    );
+    let layers = &model.layers;
+    let _ = writeln!(
+        text,
+        "layers    {} full attention, {} sliding, {} recurrent, {} stateless",
+        layers.attention_full, layers.attention_sliding, layers.recurrent, layers.stateless
+    );
+    let _ = writeln!(
+        text,
+        "geometry  context {}, slots {}, chunk {}, KV {}, on {}",
+        g.context, g.slots, g.prefill_chunk, g.kv, report.profile
+    );
+    let _ = writeln!(text, "{}", budget_line(report.budget.as_ref().map(|b| (b.bytes, b.source.as_str()))));
+
+    let b = &report.bytes;
+    let mut bytes = table(&["segment", "bytes", ""], &[1, 2]);
+    let segments = [
+        ("weights", b.weights),
+        ("kv", b.kv),
+        ("recurrent", b.recurrent),
+        ("activations", b.activations),
+        ("io", b.io),
+        ("retained", b.retained),
+        ("total", b.total),
+        ("load peak", b.load_peak),
+    ];
+    for (name, amount) in segments {
+        // Segments that a model does not have are noise; the sums are always shown.
+        if amount > 0 || name == "total" {
+            bytes.add_row([name.to_owned(), grouped(amount), human(amount)]);
+        }
+    }
+    let _ = writeln!(text, "{bytes}");
+    let _ = writeln!(text, "one more token of context: {} bytes a slot", grouped(report.kv_bytes_per_token));
+    let (allocation, binding) = (&report.largest_allocation, &report.largest_binding);
+    let _ = writeln!(text, "largest buffer: {}, {}", allocation.name, human(allocation.bytes));
+    let _ = writeln!(text, "largest binding: {}, {}", binding.name, human(binding.bytes));
+
+    ladder(report, &mut text);
+    if !report.levers.is_empty() {
+        let mut levers = table(&["change", "saves", ""], &[1, 2]);
+        for lever in &report.levers {
+            levers.add_row([lever.change.clone(), grouped(lever.saves), human(lever.saves)]);
+        }
+        let _ = writeln!(text, "{levers}");
+    }
+    verdict(report, &mut text);
+    text
+}
+
+fn ladder(report: &Report, text: &mut String) {
+    let mut ladder = table(&["context", "bytes", "", "verdict"], &[0, 1, 2]);
+    for rung in &report.ladder {
+        let (exact, rough) = rung.total.map(|t| (grouped(t), human(t))).unwrap_or_default();
+        ladder.add_row([grouped(rung.context.into()), exact, rough, rung.verdict.clone()]);
+    }
+    let _ = writeln!(text, "{ladder}");
+    if report.budget.is_some() {
+        let number = |n: Option<u32>| n.map_or("none".to_owned(), |n| grouped(n.into()));
+        let fits = &report.largest;
+        let _ = writeln!(
+            text,
+            "largest that fits, each with the rest as asked: context {}, slots {}, chunk {}",
+            number(fits.context),
+            number(fits.slots),
+            number(fits.prefill_chunk)
+        );
+    }
+}
+
+fn verdict(report: &Report, text: &mut String) {
+    let _ = write!(text, "verdict   {}", report.verdict);
+    let Some(refusal) = &report.refusal else { return };
+    let _ = write!(text, " ({}): {}", refusal.broke, refusal.reason);
+    if refusal.nearest.is_empty() {
+        let _ = write!(text, "\nno geometry of this model fits");
+        return;
+    }
+    let mut nearest = table(&["that fits: context", "slots", "chunk", "KV", "bytes", ""], &[0, 1, 2, 4, 5]);
+    for s in &refusal.nearest {
+        nearest.add_row([
+            grouped(s.context.into()),
+            s.slots.to_string(),
+            s.prefill_chunk.to_string(),
+            s.kv.to_string(),
+            grouped(s.total),
+            human(s.total),
+        ]);
+    }
+    let _ = write!(text, "\n{nearest}");
+}

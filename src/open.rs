@@ -1,0 +1,172 @@
+//! From a path to a session, one step at a time.
+
+use crate::{Error, Session};
+use plimsoll_estimator::report::{Question, Report};
+use plimsoll_estimator::verdict::{Overhead, Verdict, admit};
+use plimsoll_estimator::{Admitted, Budget, Geometry, Reading};
+use plimsoll_kernels::Profile;
+use plimsoll_models::chat::ChatTemplate;
+use plimsoll_models::{Checkpoint, Model, ModelError, Registry, Tokenizer};
+use plimsoll_runtime::{Device, Engine, LoadProgress, MemoryReading, Runtime};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+/// An opened checkpoint: what it is, and all that is needed to price and to load it.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its files.
+    pub checkpoint: Checkpoint,
+    /// What the zoo made of it.
+    pub model: Model,
+    /// Built when it is first asked for: an estimate needs none.
+    tokenizer: OnceLock<Arc<Tokenizer>>,
+}
+
+/// Opens a `.gguf` file, a `.safetensors` file, a `config.json`, or a directory with them.
+///
+/// ```no_run
+/// let opened = plimsoll::open("model.gguf")?;
+/// println!("{}: {} parameters", opened.model.name, opened.model.parameters());
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Model`]: a file that contradicts itself, an architecture that is not in the zoo, a missing tensor, a
+/// wrong shape. Tokenizer and template are read when they are asked for.
+pub fn open(path: impl AsRef<Path>) -> Result<Opened, Error> {
+    open_with(path, &Registry::standard())
+}
+
+/// Opens a checkpoint with architectures of your own.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(path: impl AsRef<Path>, registry: &Registry) -> Result<Opened, Error> {
+    let checkpoint = Checkpoint::open(path.as_ref())?;
+    let model = registry.build(&checkpoint)?;
+    Ok(Opened { checkpoint, model, tokenizer: OnceLock::new() })
+}
+
+/// What a plan is held against: the machine's reading under the operator's ceiling, given with the name of its
+/// setting. `None` when nothing is known.
+pub fn budget(requested: Option<(u64, &str)>, reading: &MemoryReading) -> Option<Budget> {
+    let derived = reading.available.map(|bytes| Reading {
+        bytes,
+        source: reading.source.to_string(),
+        taken: reading.at.duration_since(std::time::SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+    });
+    Budget::resolve(requested, derived)
+}
+
+impl Opened {
+    /// The default geometry: context 8,192 or the model's maximum, one slot, chunks of 512, f16 KV.
+    pub fn geometry(&self) -> Geometry {
+        Geometry::default_for(self.model.context_max)
+    }
+
+    /// What a geometry costs on a profile, against a budget: the document of `plimsoll estimate --json`, and the
+    /// verdict.
+    ///
+    /// ```no_run
+    /// let opened = plimsoll::open("config.json")?;
+    /// let profile = plimsoll::Profile::webgpu_default();
+    /// let budget = plimsoll::Budget::flag(8 << 30, "my own");
+    /// let (report, _) = opened.estimate(&opened.geometry(), &profile, Some(&budget))?;
+    /// println!("{}: {} bytes", report.verdict, report.bytes.total);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Plan`] for a fault of the architecture; a refusal is not an error here.
+    pub fn estimate(
+        &self,
+        geometry: &Geometry,
+        profile: &Profile,
+        budget: Option<&Budget>,
+    ) -> Result<(Report, Verdict), Error> {
+        Ok(Report::new(&Question {
+            checkpoint: &self.checkpoint,
+            model: &self.model,
+            geometry,
+            profile,
+            budget,
+            overhead: Overhead::default(),
+        })?)
+    }
+
+    /// Admits a geometry against a budget, or says why not. Nothing is allocated either way.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], with the terms and the nearest geometries that fit.
+    pub fn admit(
+        &self,
+        geometry: &Geometry,
+        profile: &Profile,
+        budget: Option<&Budget>,
+    ) -> Result<Admitted, Error> {
+        Ok(admit(&self.model, geometry, profile, budget, Overhead::default())?.admitted()?)
+    }
+
+    /// Loads an admitted plan: the only place where device memory is allocated.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] without a tokenizer; [`Error::Runtime`] when the device cannot do it: everything is freed
+    /// then.
+    pub fn load(
+        &self,
+        device: Device,
+        admitted: Admitted,
+        progress: &mut (dyn FnMut(LoadProgress) + Send),
+    ) -> Result<Session, Error> {
+        let tokenizer = self.tokenizer()?;
+        Ok(Session::new(self.load_engine(device, admitted, progress)?, tokenizer))
+    }
+
+    /// Loads an admitted plan for work in tokens.
+    ///
+    /// # Errors
+    /// As [`Opened::load`], but a tokenizer is not needed.
+    pub fn load_engine(
+        &self,
+        device: Device,
+        admitted: Admitted,
+        progress: &mut (dyn FnMut(LoadProgress) + Send),
+    ) -> Result<Engine<Runtime>, Error> {
+        let runtime = Runtime::load(device, &self.model, &self.checkpoint, admitted, progress)?;
+        Ok(Engine::new(runtime)?)
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is none; [`Error::Model`] when it contradicts itself or has more tokens than
+    /// the model.
+    pub fn tokenizer(&self) -> Result<Arc<Tokenizer>, Error> {
+        if let Some(tokenizer) = self.tokenizer.get() {
+            return Ok(Arc::clone(tokenizer));
+        }
+        let found = Tokenizer::from_checkpoint(&self.checkpoint)?;
+        let tokenizer = Arc::new(found.ok_or_else(|| self.missing("a tokenizer"))?);
+        if tokenizer.vocab_size() > self.model.vocab as usize {
+            return Err(ModelError::Tokenizer {
+                place: "vocabulary".into(),
+                expected: format!("at most the {} tokens of the embedding", self.model.vocab),
+                got: tokenizer.vocab_size().to_string(),
+            }
+            .into());
+        }
+        Ok(Arc::clone(self.tokenizer.get_or_init(|| tokenizer)))
+    }
+
+    /// The chat template.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is none; [`Error::Model`] when it does not parse.
+    pub fn template(&self) -> Result<ChatTemplate, Error> {
+        ChatTemplate::from_checkpoint(&self.checkpoint)?.ok_or_else(|| self.missing("a chat template"))
+    }
+
+    fn missing(&self, what: &'static str) -> Error {
+        Error::Missing { what, name: self.checkpoint.path().display().to_string() }
+    }
+}
