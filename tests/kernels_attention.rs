@@ -175,38 +175,38 @@ fn scores_far_apart_stay_finite() {
 
 #[test]
 fn rows_that_see_nothing_are_zero() {
-    // A range before the window: no key is in reach of it.
-    let case = Case { window: Some(8), ..Case::new(shape(6, 2, 64), KvFormat::F16, &[run(0, 90, 2)]) };
-    let built = Built::new(&case, 5);
-    let device = device();
-    let mut args = built.args(0);
-    let mut step = built.step.clone();
-    step[plimsoll_kernels::step::HEADER_KV_MAX as usize] = 32;
-    let call = attention::plan(device.profile(), &args);
-    let operands = [
-        Data::F32(built.qkv.clone()),
-        Data::U32(built.segment(&args)),
-        Data::Poison(built.out_words()),
-        Data::Poison(built.scratch_words()),
-    ];
-    let written = device.run(&call, &step, &operands, &built.step_shape, Some([0, 32, 0, 0])).unwrap();
-    for row in floats(&written[0]).chunks(built.out_stride as usize) {
-        assert!(row[..6 * 64].iter().all(|v| *v == 0.0));
-    }
-    // Splits that saw nothing join to zero too.
-    args.splits = 3;
-    let merge = attention_merge::Args { splits: 3, ..built.merge() };
-    let call = attention::plan(device.profile(), &args);
-    let words = attention::scratch_words(&args.shape, 3, built.layout.tokens) as usize;
-    let operands =
-        [operands[0].clone(), operands[1].clone(), Data::Poison(built.out_words()), Data::Poison(words)];
-    let written = device.run(&call, &step, &operands, &built.step_shape, Some([0, 32, 0, 0])).unwrap();
-    let scratch = floats(&written[1]);
-    let call = attention_merge::plan(device.profile(), &merge);
-    let operands = [Data::F32(scratch), Data::Poison(built.out_words())];
-    let written = device.run(&call, &step, &operands, &built.step_shape, None).unwrap();
-    for row in floats(&written[0]).chunks(built.out_stride as usize) {
-        assert!(row[..6 * 64].iter().all(|v| *v == 0.0));
+    // A range before the window of every row; and one that the first row of the tile sees a key of, the second none.
+    for (window, first, blind) in [(8, 90, [true, true]), (1, 31, [false, true])] {
+        for splits in [1, 3] {
+            let runs = [run(0, first, 2)];
+            let case =
+                Case { window: Some(window), splits, ..Case::new(shape(6, 2, 64), KvFormat::F16, &runs) };
+            let mut built = Built::new(&case, 5);
+            built.step[plimsoll_kernels::step::HEADER_KV_MAX as usize] = 32;
+            let Built { step, step_shape, .. } = &built;
+            let device = device();
+            let args = built.args(0);
+            let call = attention::plan(device.profile(), &args);
+            let operands = [
+                Data::F32(built.qkv.clone()),
+                Data::U32(built.segment(&args)),
+                Data::Poison(built.out_words()),
+                Data::Poison(built.scratch_words()),
+            ];
+            let range = Some([0, 32, 0, 0]);
+            let mut written = device.run(&call, step, &operands, step_shape, range).unwrap();
+            if splits > 1 {
+                let call = attention_merge::plan(device.profile(), &built.merge());
+                let operands = [Data::Bytes(written[1].clone()), Data::Poison(built.out_words())];
+                written = device.run(&call, step, &operands, step_shape, None).unwrap();
+            }
+            let out = floats(&written[0]);
+            for (row, blind) in out.chunks(built.out_stride as usize).zip(blind) {
+                let what = format!("window {window}, {splits} splits");
+                assert_eq!(row[..6 * 64].iter().all(|v| *v == 0.0), blind, "{what}");
+                assert!(row[..6 * 64].iter().all(|v| v.is_finite()), "{what}");
+            }
+        }
     }
 }
 

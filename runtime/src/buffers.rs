@@ -186,6 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[allow(clippy::single_range_in_vec_init)] // one gap is what is meant
     fn gaps_are_what_no_view_covers() {
         let view = |offset, bytes| View { buffer: 0, offset, bytes };
         let of = |views: &[View]| gaps(1024, views.iter());

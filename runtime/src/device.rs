@@ -14,6 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// what is reserved is the sum of the buffers and at most one block per memory type.
 pub const SMALL_BLOCK: u64 = 4 << 20;
 
+/// The most that the driver's allocator reserves beyond the sum of the plan's buffers, whatever the plan: one block
+/// for each of three memory types (device, upload, readback).
+pub const RESERVATION_SLACK: u64 = 3 * SMALL_BLOCK;
+
 /// An open device. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -134,8 +138,11 @@ impl Device {
         });
         let at_error = Arc::clone(&health);
         device.on_uncaptured_error(Arc::new(move |error| at_error.record(error)));
+        // wgpu fills buffers of its own at the first submit, from a staging buffer that goes with it: now, so that
+        // its counters stand still from here on.
+        queue.submit([]);
         tracing::info!(adapter = info.name, backend = info.backend, "device opened");
-        Ok(Self {
+        let opened = Self {
             inner: Arc::new(Inner {
                 adapter,
                 info,
@@ -147,7 +154,9 @@ impl Device {
                 faults: Faults::default(),
                 submits: AtomicU64::new(0),
             }),
-        })
+        };
+        opened.wait_idle()?;
+        Ok(opened)
     }
 
     /// What plans for this device may assume.
@@ -259,6 +268,11 @@ impl Device {
         }
     }
 
+    /// The handles, for what is not part of a plan.
+    pub(crate) fn raw(&self) -> (&wgpu::Device, &wgpu::Queue) {
+        (&self.inner.device, &self.inner.queue)
+    }
+
     /// An empty list of commands.
     pub(crate) fn encoder(&self, label: &str) -> wgpu::CommandEncoder {
         self.inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(label) })
@@ -284,23 +298,22 @@ impl Device {
 
     /// Waits until a submit is done and callbacks have run.
     pub(crate) fn wait(&self, index: &wgpu::SubmissionIndex) -> Result<(), RuntimeError> {
-        let wait = wgpu::PollType::Wait { submission_index: Some(index.clone()), timeout: None };
-        let polled = self.inner.device.poll(wait);
-        self.check("a submit")?;
-        polled.map(drop).map_err(|e| RuntimeError::Submit {
-            submit: self.inner.submits.load(Ordering::Relaxed),
-            reason: e.to_string(),
-        })
+        self.poll_until(Some(index.clone()))
     }
 
     /// Waits until the device has nothing left to do and callbacks have run.
     pub(crate) fn wait_idle(&self) -> Result<(), RuntimeError> {
-        let polled = self.inner.device.poll(wgpu::PollType::wait_indefinitely());
+        self.poll_until(None)
+    }
+
+    fn poll_until(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<(), RuntimeError> {
+        let polled = self.inner.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
+        if polled.is_err() {
+            // A device that is gone knows nothing of the submit; its callback, which says why, is still due.
+            self.poll();
+        }
         self.check("a submit")?;
-        polled.map(drop).map_err(|e| RuntimeError::Submit {
-            submit: self.inner.submits.load(Ordering::Relaxed),
-            reason: e.to_string(),
-        })
+        polled.map(drop).map_err(|e| RuntimeError::Submit { submit: self.submits(), reason: e.to_string() })
     }
 
     /// Lets callbacks run that are due.

@@ -8,7 +8,8 @@ mod ceilings;
 
 pub use ceilings::Ceilings;
 
-use plimsoll_kernels::{Access, Call, Count, Kernel, Limits, Profile, StepShape};
+use crate::{Device, DeviceOptions};
+use plimsoll_kernels::{Access, Call, Count, Kernel, Profile, StepShape};
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,41 +136,24 @@ struct Bound {
 }
 
 impl LoneKernel {
-    /// Opens the adapter wgpu prefers.
+    /// Opens the default adapter, as [`Device::open`] chooses it.
     ///
     /// # Errors
     /// [`LoneError::NoDevice`] when there is none.
     pub fn open(options: Options) -> Result<Self, LoneError> {
-        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
-        let adapter = pollster::block_on(instance.request_adapter(&wgpu::RequestAdapterOptions {
-            power_preference: wgpu::PowerPreference::HighPerformance,
-            ..Default::default()
-        }))
-        .map_err(|e| LoneError::NoDevice(e.to_string()))?;
-        let info = adapter.get_info();
-        let subgroups = options.subgroups && adapter.features().contains(wgpu::Features::SUBGROUP);
-        let limits = if options.default_limits { wgpu::Limits::default() } else { adapter.limits() };
-        let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
-            label: Some("lone kernel"),
-            required_features: if subgroups { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() },
-            required_limits: limits.clone(),
-            ..Default::default()
-        }))
-        .map_err(|e| LoneError::NoDevice(e.to_string()))?;
-        let profile = Profile::new(
-            &info.name,
-            Limits {
-                max_buffer_size: limits.max_buffer_size,
-                max_storage_buffer_binding_size: limits.max_storage_buffer_binding_size,
-                max_storage_buffers_per_shader_stage: limits.max_storage_buffers_per_shader_stage,
-                max_compute_workgroup_storage_size: limits.max_compute_workgroup_storage_size,
-                max_compute_invocations_per_workgroup: limits.max_compute_invocations_per_workgroup,
-                max_compute_workgroups_per_dimension: limits.max_compute_workgroups_per_dimension,
-            },
-            subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
-            info.device_type == wgpu::DeviceType::Cpu,
-        );
-        Ok(Self { device, queue, profile, pipelines: Mutex::default() })
+        let options = DeviceOptions {
+            subgroups: options.subgroups,
+            webgpu_limits: options.default_limits,
+            ..DeviceOptions::default()
+        };
+        let opened = Device::open(&options).map_err(|e| LoneError::NoDevice(e.to_string()))?;
+        let (device, queue) = opened.raw();
+        Ok(Self {
+            device: device.clone(),
+            queue: queue.clone(),
+            profile: opened.profile().clone(),
+            pipelines: Mutex::default(),
+        })
     }
 
     /// What was opened.
@@ -198,6 +182,7 @@ impl LoneKernel {
         let kernel = call.kernel.name();
         let bound = self.bind(call, step_words, operands, shape, range)?;
         let total: u64 = bound.operands.iter().map(|(_, buffer, _)| buffer.size()).sum();
+        #[allow(clippy::disallowed_methods)] // no plan has a lone kernel's buffers
         let readback = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("readback"),
             size: total,
@@ -400,7 +385,7 @@ impl LoneKernel {
         let mut data = operands.iter();
         for access in accesses.iter().filter(|a| **a != Access::Range) {
             let bytes = data.next().map(Data::bytes).unwrap_or_default();
-            if bytes.is_empty() || bytes.len() % 4 != 0 {
+            if bytes.is_empty() || !bytes.len().is_multiple_of(4) {
                 return Err(mismatch("bytes of an operand, a multiple of", 4, bytes.len() as u64));
             }
             let bytes = guarded(&bytes);

@@ -19,6 +19,9 @@ struct Bound {
     range: bool,
 }
 
+/// Buffer, offset and size of a view.
+type Bytes = (u32, u64, u64);
+
 /// The programs of a plan, ready to record.
 pub(crate) struct Recordings {
     groups: Vec<wgpu::BindGroup>,
@@ -44,7 +47,7 @@ impl Recordings {
         buffers: &Buffers,
         pipelines: &Pipelines,
     ) -> Result<Self, RuntimeError> {
-        let mut ids: HashMap<(usize, Vec<(u32, u64, u64)>), usize> = HashMap::new();
+        let mut ids: HashMap<(usize, Vec<Bytes>), usize> = HashMap::new();
         let mut groups = Vec::new();
         let mut programs = Vec::new();
         for program in &plan.programs {

@@ -273,7 +273,7 @@ impl Variant {
             |format, head_dim, tokens, heads, workgroup| Self { format, head_dim, tokens, heads, workgroup };
         let mut all = Vec::new();
         for format in KvFormat::ALL {
-            all.push(variant(format, 64, 5, 3, 32));
+            all.push(variant(format, 64, 5, 3, 8));
             all.push(variant(format, 256, 1, 6, 64));
             all.push(variant(format, 128, 1, 1, 32));
         }

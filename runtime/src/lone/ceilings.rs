@@ -62,6 +62,7 @@ impl LoneKernel {
     /// # Errors
     /// Whatever wgpu refuses.
     pub fn ceilings(&self) -> Result<Ceilings, LoneError> {
+        #[allow(clippy::disallowed_methods)] // no plan has a lone kernel's buffers
         let buffer = |bytes| {
             self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("ceiling"),
