@@ -478,7 +478,7 @@ fn a_conversation_goes_on_after_a_message_that_does_not_fit() {
             "6",
             "--ignore-eos",
             "--context",
-            "160",
+            "200",
             "--system",
             "Be brief",
             "--json",
