@@ -204,9 +204,8 @@ impl Record {
                     for group in 0..8 {
                         let (scale, low) = dequant::k_scale(&b[4..], group);
                         let (scale, low) = (u32::from(scale), u32::from(low));
-                        words[at + 1] |= (scale & 15) << (4 * group);
-                        words[at + 2] |= (low & 15) << (4 * group);
-                        words[at + 3] |= (scale >> 4 | low >> 4 << 16) << (2 * group);
+                        words[at + 1 + group / 4] |= (scale & 15 | (low & 15) << 4) << (8 * (group % 4));
+                        words[at + 3] |= (scale >> 4 | low >> 4 << 2) << (4 * group);
                     }
                 }
                 Scales::K6 => {
@@ -296,9 +295,9 @@ impl Record {
             }
             Scales::K4 => {
                 let at = at + 4 * big;
-                let high = word(at + 3) >> (2 * group);
-                let scale = word(at + 1) >> (4 * group) & 15 | (high & 3) << 4;
-                let low = word(at + 2) >> (4 * group) & 15 | (high >> 16 & 3) << 4;
+                let both = word(at + 1 + group / 4) >> (8 * (group % 4));
+                let high = word(at + 3) >> (4 * group);
+                let (scale, low) = (both & 15 | (high & 3) << 4, both >> 4 & 15 | (high >> 2 & 3) << 4);
                 (half(word(at), 0) * scale as f32, half(word(at), 1) * low as f32)
             }
             Scales::K6 => {

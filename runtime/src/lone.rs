@@ -400,7 +400,7 @@ impl LoneKernel {
         let mut data = operands.iter();
         for access in accesses.iter().filter(|a| **a != Access::Range) {
             let bytes = data.next().map(Data::bytes).unwrap_or_default();
-            if bytes.is_empty() || bytes.len() % 4 != 0 {
+            if bytes.is_empty() || !bytes.len().is_multiple_of(4) {
                 return Err(mismatch("bytes of an operand, a multiple of", 4, bytes.len() as u64));
             }
             let bytes = guarded(&bytes);
