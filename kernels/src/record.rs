@@ -2,7 +2,7 @@
 //!
 //! Rows are cut into *octs* of 8 values (the last one of a row of floats is filled up with zeros). The codes of all
 //! octs come first, as one or two planes of 32-bit words, then the scales, exactly as many bytes as the checkpoint
-//! has but for the padding of the row to 16 bytes. [`crate::unpack`] states each plane; the WGSL unpackers beside it
+//! has but for the padding of the row to 16 bytes. The module `unpack` states each plane; the WGSL unpackers beside it
 //! read what [`Record::repack`] writes.
 
 use crate::Format;
