@@ -1,8 +1,11 @@
 //! Every storage format against published reference values, and every record against its checkpoint rows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod rows;
+
 use plimsoll_kernels::{Format, Record, dequant::dequantize};
 use proptest::prelude::*;
+use rows::random_rows;
 use safetensors::SafeTensors;
 
 const VECTORS: &[u8] = include_bytes!("../../tests/data/golden/gguf_quant_vectors.safetensors");
@@ -45,38 +48,6 @@ fn blocks_decode_to_reference_values() {
     }
     // 13 quantised formats with random blocks, 8 formats with quantised text.
     assert_eq!(seen, 21, "vectors of some format are missing");
-}
-
-/// Pseudo-random bytes with finite, moderate scales: what a checkpoint could hold.
-fn random_rows(format: Format, rows: usize, cols: u32, seed: u64) -> Vec<u8> {
-    let bytes = format.row_bytes(u64::from(cols)).unwrap() as usize * rows;
-    let mut state = seed | 1;
-    let mut out: Vec<u8> = (0..bytes)
-        .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) as u8
-        })
-        .collect();
-    if format == Format::F32 {
-        out.iter_mut().skip(3).step_by(4).for_each(|b| *b = *b & 0x83 | 0x3C);
-    }
-    for block in out.chunks_exact_mut(format.block_bytes()) {
-        let halves: &[usize] = match format {
-            Format::F32 | Format::Mxfp4 => &[],
-            Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
-            Format::Q2K => &[80, 82],
-            Format::Q3K => &[108],
-            Format::Q6K => &[208],
-            _ => &[0],
-        };
-        for &at in halves {
-            block[at + 1] = block[at + 1] & 0x83 | 0x20;
-        }
-        if format == Format::Mxfp4 {
-            block[0] = 118 + block[0] % 16;
-        }
-    }
-    out
 }
 
 /// Repacking loses nothing: a decoded record is the dequantised row, bit for bit.

@@ -17,7 +17,8 @@ const FIRST_OPERAND: u32 = 2;
 /// Parses and validates with no more capabilities than the kernel says it needs.
 fn module_of(kernel: &Kernel) -> (Module, ModuleInfo) {
     let (name, wgsl) = (kernel.name(), kernel.wgsl());
-    let module = naga::front::wgsl::parse_str(&wgsl).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&wgsl)));
+    let module =
+        naga::front::wgsl::parse_str(&wgsl).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&wgsl)));
     // `unpack2x16float` and `pack2x16float`: WebGPU has them everywhere, only GLSL backends lack them.
     let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     if uses_subgroups(&wgsl) {
@@ -37,7 +38,11 @@ fn uses_subgroups(wgsl: &str) -> bool {
 /// The variable at a binding of group 0.
 fn binding(module: &Module, binding: u32) -> Option<(AddressSpace, naga::Handle<naga::Type>)> {
     let at = ResourceBinding { group: 0, binding };
-    module.global_variables.iter().find(|(_, v)| v.binding.as_ref() == Some(&at)).map(|(_, v)| (v.space, v.ty))
+    module
+        .global_variables
+        .iter()
+        .find(|(_, v)| v.binding.as_ref() == Some(&at))
+        .map(|(_, v)| (v.space, v.ty))
 }
 
 /// Bytes of workgroup memory a module declares.
@@ -52,7 +57,9 @@ fn workgroup_bytes(module: &Module) -> u32 {
 fn params_members(name: &str, module: &Module) -> usize {
     let (space, ty) = binding(module, 0).unwrap_or_else(|| panic!("{name}: no parameters"));
     assert_eq!(space, AddressSpace::Uniform, "{name}");
-    let TypeInner::Struct { members, span } = &module.types[ty].inner else { panic!("{name}: Params is no struct") };
+    let TypeInner::Struct { members, span } = &module.types[ty].inner else {
+        panic!("{name}: Params is no struct")
+    };
     for (i, member) in members.iter().enumerate() {
         assert_eq!(member.offset as usize, 4 * i, "{name}: {:?}", member.name);
     }
@@ -81,7 +88,10 @@ fn interfaces_are_what_rust_says() {
         assert_eq!(entry.workgroup_size, [kernel.workgroup(), 1, 1], "{name}: workgroup size");
         assert!(kernel.workgroup() <= limits.max_compute_invocations_per_workgroup, "{name}: invocations");
         let bytes = workgroup_bytes(&module);
-        assert!(bytes <= limits.max_compute_workgroup_storage_size, "{name}: {bytes} bytes of workgroup memory");
+        assert!(
+            bytes <= limits.max_compute_workgroup_storage_size,
+            "{name}: {bytes} bytes of workgroup memory"
+        );
         let step = binding(&module, 1).map(|(space, _)| space);
         assert_eq!(step, Some(AddressSpace::Storage { access: StorageAccess::LOAD }), "{name}: step tables");
         let operands = kernel.operands();
@@ -95,11 +105,15 @@ fn interfaces_are_what_rust_says() {
             };
             assert_eq!(binding(&module, at).map(|b| b.0), Some(expected), "{name}: binding {at}");
         }
-        let bound: BTreeSet<u32> = module.global_variables.iter().filter_map(|(_, v)| Some(v.binding.as_ref()?.binding)).collect();
+        let bound: BTreeSet<u32> =
+            module.global_variables.iter().filter_map(|(_, v)| Some(v.binding.as_ref()?.binding)).collect();
         let stated: BTreeSet<u32> = (0..FIRST_OPERAND + operands.len() as u32).collect();
         assert_eq!(bound, stated, "{name}: bindings");
         let storage = 1 + operands.iter().filter(|a| **a != Access::Range).count();
-        assert!(storage <= limits.max_storage_buffers_per_shader_stage as usize, "{name}: {storage} storage buffers");
+        assert!(
+            storage <= limits.max_storage_buffers_per_shader_stage as usize,
+            "{name}: {storage} storage buffers"
+        );
     }
 }
 
@@ -116,7 +130,15 @@ fn calls(profile: &Profile) -> Vec<Call> {
         ),
         embed::plan(
             profile,
-            &embed::Args { format: Format::Q4K, width: 256, first_row: 0, rows: 1, scale: 1.0, ids: 0, out_stride: 256 },
+            &embed::Args {
+                format: Format::Q4K,
+                width: 256,
+                first_row: 0,
+                rows: 1,
+                scale: 1.0,
+                ids: 0,
+                out_stride: 256,
+            },
         ),
     ];
     for max_rows in [1, 64] {

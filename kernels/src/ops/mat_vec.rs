@@ -96,7 +96,14 @@ impl Variant {
         for sum in [Sum::OneSubgroup, Sum::Shared] {
             for cols in [1, 8] {
                 let workgroup = if sum == Sum::OneSubgroup { 8 } else { 64 };
-                all.push(Self { format: Format::Q4K, granule: granule(Format::Q4K), cols, workgroup, sum, ..base.clone() });
+                all.push(Self {
+                    format: Format::Q4K,
+                    granule: granule(Format::Q4K),
+                    cols,
+                    workgroup,
+                    sum,
+                    ..base.clone()
+                });
                 all.push(Self { format: Format::F16, cols, workgroup, sum, wide: false, ..base.clone() });
             }
         }
