@@ -100,7 +100,8 @@ impl Profile {
                 mat_vec_rows: 8,
                 mat_mat_shared: false,
                 row_workgroup: lanes,
-                attention_workgroup: 32,
+                // Four keys a lane: each query load is used four times.
+                attention_workgroup: 8,
             }
         } else {
             Tuning {

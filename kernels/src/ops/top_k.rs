@@ -101,14 +101,14 @@ pub fn plan(profile: &Profile, args: &Args) -> Option<[Call; 2]> {
     };
     let first = Cost {
         bytes_per_row: vocab * 4 + scratch,
-        // A comparison and a term of the sum for each logit, and what winners look through again.
-        flops_per_row: 6 * vocab + k * u64::from(BLOCK),
+        // A comparison and a term of the sum for each logit, and what the lane of each winner looks through again.
+        flops_per_row: 6 * vocab + k * 256,
         ..Cost::default()
     };
     let pairs = u64::from(blocks) * k;
     let second = Cost {
         bytes_per_row: scratch + out_words(args.k) * 4,
-        flops_per_row: 2 * pairs + k * pairs.div_ceil(u64::from(profile.tuning.row_workgroup)),
+        flops_per_row: 2 * pairs + k * 256,
         ..Cost::default()
     };
     Some([call(Stage::Blocks, blocks, first), call(Stage::Merge, 1, second)])
@@ -150,6 +150,13 @@ impl Variant {
     }
 }
 
+impl Variant {
+    /// Cells of a lane: as many as a cell of a full block has candidates.
+    fn cells(&self) -> u32 {
+        BLOCK.div_ceil(self.workgroup).isqrt().max(1)
+    }
+}
+
 impl Shader for Variant {
     fn name(&self) -> String {
         let stage = match self.stage {
@@ -167,6 +174,7 @@ impl Shader for Variant {
         Source::new(Params::WGSL)
             .constant("WG", self.workgroup)
             .constant("BLOCK", BLOCK)
+            .constant("CELLS", self.cells())
             .operand(0, Access::ReadArena, "x", ty)
             .operand(1, Access::Write, "out", "array<u32>")
             .text(lanes::entry(self.reduce))
