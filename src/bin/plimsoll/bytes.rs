@@ -19,7 +19,9 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "gib" => 1 << 30,
         "tib" => 1 << 40,
         _ => {
-            return Err(wrong(&format!("no unit {unit:?} (there are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)")));
+            return Err(wrong(&format!(
+                "no unit {unit:?} (there are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB)"
+            )));
         }
     };
     let number = number.trim();
@@ -58,7 +60,7 @@ pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

@@ -1,15 +1,21 @@
 //! Reports as tables for people.
 
 use crate::bytes::{grouped, human};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use plimsoll::estimator::plan::Segment;
 use plimsoll::{Budget, Device, Plan, Report};
 use std::fmt::Write;
 
+/// A rule above, below and under the header.
+const STYLE: TableStyle = TableStyle::new()
+    .top_border(LineStyle::none().fill('─').junction('─'))
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .bottom_border(LineStyle::none().fill('─').junction('─'));
+
 /// An empty table in the house style; `numbers` are the columns that align to the right.
 pub fn table(header: &[&str], numbers: &[usize]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header.iter().copied());
+    table.load_style(STYLE).set_header(header.iter().copied());
     for &column in numbers {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);

@@ -1,0 +1,517 @@
+//! The command line: exit codes, documents, and what goes to which stream. Text comes from a tiny random model with
+//! a tokenizer of one token per character.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use support::{Tensors, data, distance};
+
+fn plimsoll() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.env_remove("PLIMSOLL_MEMORY_LIMIT").env_remove("PLIMSOLL_ADAPTER").stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    plimsoll().args(args).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The exit code; never a panic.
+fn code(output: &Output) -> i32 {
+    assert!(!stderr(output).contains("panicked"), "{}", stderr(output));
+    output.status.code().unwrap()
+}
+
+/// Standard output, which is one JSON document.
+fn document(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text:?}, {}", stderr(output)))
+}
+
+fn good(args: &[&str]) -> Value {
+    let output = run(args);
+    assert_eq!(code(&output), 0, "{args:?}: {}", stderr(&output));
+    document(&output)
+}
+
+fn golden() -> String {
+    data("golden/llama").display().to_string()
+}
+
+/// A folder of its own for a test.
+fn scratch(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// The golden llama with a tokenizer: a token for each printable character, `<s>` before every text.
+fn speaking(name: &str) -> String {
+    let folder = scratch(name);
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(data("golden/llama").join(file), folder.join(file)).unwrap();
+    }
+    let mut texts = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
+    texts.extend(('!'..='~').chain(['Ġ', 'Ċ']).map(String::from));
+    let texts: Vec<String> = (0..256).map(|i| texts.get(i).cloned().unwrap_or(format!("x{i}"))).collect();
+    let vocab: serde_json::Map<String, Value> =
+        texts.iter().cloned().zip((0..256).map(|i| json!(i))).collect();
+    let special = |id: u32| {
+        json!({"id": id, "content": texts[id as usize], "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false})
+    };
+    let level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [special(1), special(2)],
+        "pre_tokenizer": level, "decoder": level,
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    });
+    let template =
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]";
+    let config = json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": template});
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
+    folder.display().to_string()
+}
+
+#[test]
+fn usage_is_2_and_names_the_setting() {
+    for args in [&["estimate"][..], &["run", "-p", "x"], &["bench"], &["inspect"]] {
+        let output = run(args);
+        assert_eq!(code(&output), 2, "{args:?}");
+        assert!(stderr(&output).contains("no model is bundled"), "{}", stderr(&output));
+    }
+    let model = golden();
+    let cases = [
+        (vec!["estimate", &model, "--memory", "48 bananas"], "--memory"),
+        (vec!["estimate", &model, "--max-binding", "1e9"], "--max-binding"),
+        (vec!["estimate", &model, "--context", "0"], "--context"),
+        (vec!["estimate", &model, "--kv", "q9"], "--kv"),
+        (vec!["estimate", "hf:owner/name"], "hf:"),
+        (vec!["logits", &model, "--out", "x"], "--ids"),
+        (vec!["fly"], "fly"),
+    ];
+    for (args, named) in cases {
+        let output = run(&args);
+        assert_eq!(code(&output), 2, "{args:?}");
+        assert!(stderr(&output).contains(named) && output.stdout.is_empty(), "{}", stderr(&output));
+    }
+    let speaking = speaking("usage");
+    let output = run(&["run", &speaking, "-p", "a", "--temperature", "NaN"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("temperature"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_estimate_has_its_schema() {
+    let config = data("configs/llama-3.1-8b.json").display().to_string();
+    let report = good(&["estimate", &config, "--json"]);
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["verdict"], "no_budget");
+    assert_eq!(report["model"]["architecture"], "llama");
+    assert_eq!(report["model"]["source"], "config");
+    assert_eq!(report["model"]["layers"]["attention_full"], 32);
+    let geometry = json!({"context": 8192, "slots": 1, "prefill_chunk": 512, "kv": "f16", "weights": "as-stored", "page": 32});
+    for (key, value) in geometry.as_object().unwrap() {
+        assert_eq!(&report["geometry"][key], value, "{key}");
+    }
+    assert_eq!(report["kv_bytes_per_token"], 2 * 32 * 8 * 128 * 2);
+    assert_eq!(report["bytes"]["kv"], 8192u64 * 2 * 32 * 8 * 128 * 2);
+    assert_eq!(report["bytes"]["kv_by_kind"]["full"], report["bytes"]["kv"]);
+    let sum: u64 = ["weights", "kv", "recurrent", "activations", "io", "retained"]
+        .iter()
+        .map(|key| report["bytes"][key].as_u64().unwrap())
+        .sum();
+    assert_eq!(report["bytes"]["total"].as_u64().unwrap(), sum);
+    for key in ["exact", "overhead", "largest_allocation", "largest_binding", "ladder", "levers"] {
+        assert!(!report[key].is_null(), "{key}");
+    }
+    assert_eq!(report["refusal"], Value::Null);
+    let fits = good(&["estimate", &config, "--json", "--memory", "48GiB", "--slots", "2", "--kv", "q8_0"]);
+    assert_eq!(fits["verdict"], "fits");
+    assert_eq!(fits["budget"]["bytes"], 48u64 << 30);
+    assert_eq!(fits["budget"]["source"], "flag --memory");
+    assert_eq!((&fits["geometry"]["slots"], &fits["geometry"]["kv"]), (&json!(2), &json!("q8_0")));
+}
+
+#[test]
+fn a_refusal_is_3_and_what_it_suggests_fits() {
+    let config = data("configs/smollm2-135m.json").display().to_string();
+    let total = good(&["estimate", &config, "--json"])["bytes"]["total"].as_u64().unwrap();
+    let budget = (total - 1).to_string();
+    let output = run(&["estimate", &config, "--json", "--memory", &budget]);
+    assert_eq!(code(&output), 3);
+    let report = document(&output);
+    assert_eq!(report["verdict"], "refused");
+    assert_eq!(report["refusal"]["broke"], "total");
+    assert_eq!(report["refusal"]["need"], total);
+    assert_eq!(report["refusal"]["have"], total - 1);
+    let nearest = report["refusal"]["nearest"].as_array().unwrap();
+    assert!(!nearest.is_empty());
+    for suggestion in nearest {
+        let text = |key: &str| suggestion[key].to_string();
+        let tried = good(&[
+            "estimate",
+            &config,
+            "--json",
+            "--memory",
+            &budget,
+            "--context",
+            &text("context"),
+            "--slots",
+            &text("slots"),
+            "--chunk",
+            &text("prefill_chunk"),
+            "--kv",
+            suggestion["kv"].as_str().unwrap(),
+        ]);
+        assert_eq!(tried["verdict"], "fits");
+        assert_eq!(tried["bytes"]["total"], suggestion["total"]);
+    }
+    let exactly = good(&["estimate", &config, "--json", "--memory", &total.to_string()]);
+    assert_eq!(exactly["verdict"], "fits");
+    // People get a table, with the term that broke it and what would fit.
+    let table = run(&["estimate", &config, "--memory", "1MiB"]);
+    assert_eq!(code(&table), 3);
+    let text = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(text.contains("weights") && text.contains("refused (total)"), "{text}");
+}
+
+#[test]
+fn the_environment_is_a_ceiling_too() {
+    let config = data("configs/smollm2-135m.json").display().to_string();
+    let with = |variable: &str, args: &[&str]| {
+        plimsoll()
+            .env("PLIMSOLL_MEMORY_LIMIT", variable)
+            .args(["estimate", &config, "--json"])
+            .args(args)
+            .output()
+    };
+    let report = document(&with("4GiB", &[]).unwrap());
+    assert_eq!(report["budget"]["bytes"], 4u64 << 30);
+    assert_eq!(report["budget"]["source"], "environment PLIMSOLL_MEMORY_LIMIT");
+    let report = document(&with("4GiB", &["--memory", "2GiB"]).unwrap());
+    assert_eq!(report["budget"]["bytes"], 2u64 << 30);
+    let output = with("0", &["--memory", "2GiB"]).unwrap();
+    assert_eq!(code(&output), 3, "a limit of nothing is a limit");
+    let output = with("lots", &[]).unwrap();
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("PLIMSOLL_MEMORY_LIMIT"), "{}", stderr(&output));
+    assert_eq!(document(&output)["error"]["exit_code"], 2);
+}
+
+#[test]
+fn what_cannot_be_priced_is_4() {
+    let folder = scratch("unknown");
+    let cases = [
+        ("gptj.json", r#"{"model_type": "gptj", "n_layer": 2}"#, "gptj"),
+        ("sparse.json", r#"{"model_type": "llama", "hidden_size": 64}"#, "expected"),
+    ];
+    for (name, text, named) in cases {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        let output = run(&["estimate", path.to_str().unwrap(), "--json"]);
+        assert_eq!(code(&output), 4, "{name}: {}", stderr(&output));
+        assert!(stderr(&output).contains(named), "{}", stderr(&output));
+        assert_eq!(document(&output)["verdict"], "cannot_price");
+    }
+}
+
+#[test]
+fn a_bad_file_is_5() {
+    let folder = scratch("bad");
+    let whole = std::fs::read(data("golden/gguf_llama/model.gguf")).unwrap();
+    let files: [(&str, &[u8]); 4] = [
+        ("cut.gguf", &whole[..whole.len() / 2]),
+        ("short.gguf", &whole[..7]),
+        ("text.gguf", b"GGUF is not what this is"),
+        ("config.json", b"{\"model_type\": "),
+    ];
+    for (name, bytes) in files {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let path = path.to_str().unwrap();
+        for args in [vec!["inspect", path], vec!["estimate", path], vec!["run", path, "-p", "x"]] {
+            let output = run(&args);
+            assert_eq!(code(&output), 5, "{args:?}: {}", stderr(&output));
+            assert!(output.stdout.is_empty());
+        }
+    }
+    assert_eq!(code(&run(&["inspect", folder.join("nothing.gguf").to_str().unwrap()])), 5);
+    let no_text = run(&["perplexity", &golden(), "--file", "/no/such/text"]);
+    assert_eq!(code(&no_text), 5, "{}", stderr(&no_text));
+}
+
+#[test]
+fn an_adapter_that_is_not_there_is_6() {
+    let output = run(&["logits", &golden(), "--ids", "1", "--out", "x", "--adapter", "no such adapter"]);
+    assert_eq!(code(&output), 6);
+    assert!(stderr(&output).contains("no such adapter"), "{}", stderr(&output));
+}
+
+#[test]
+fn devices_and_checkpoints_are_described() {
+    let devices = good(&["devices", "--json"]);
+    for device in devices["adapters"].as_array().unwrap() {
+        assert!(device["adapter"]["limits"]["max_buffer_size"].as_u64().unwrap() > 0);
+        assert!(device["profile"]["tuning"].is_object());
+    }
+    assert_eq!(code(&run(&["devices"])), 0);
+    let gguf = data("golden/gguf_llama/model.gguf").display().to_string();
+    let about = good(&["inspect", &gguf, "--json"]);
+    assert_eq!(about["architecture"], "llama");
+    assert_eq!(about["model"]["layers"], 3);
+    let tensors = about["tensors"].as_array().unwrap();
+    let bytes: u64 = tensors.iter().map(|t| t["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(about["checkpoint_bytes"], bytes);
+    assert_eq!(code(&run(&["inspect", &gguf, "-v"])), 0);
+    let said = good(&["inspect", &speaking("inspect"), "--json"]);
+    assert_eq!(said["tokenizer"]["adds_bos"], true);
+    assert!(said["chat_template"]["source"].as_str().unwrap().contains("[assistant]"));
+}
+
+#[test]
+fn a_prompt_is_continued_alike_however_it_is_asked() {
+    let model = speaking("run");
+    let common = ["--kv", "f32", "-n", "12", "--ignore-eos", "--context", "64"];
+    let ask = |more: &[&str]| run(&[&["run", model.as_str()], &common[..], more].concat());
+    let plain = ask(&["-p", "Hello there", "-v"]);
+    assert_eq!(code(&plain), 0, "{}", stderr(&plain));
+    for word in ["weights", "kv", "total", "budget"] {
+        assert!(stderr(&plain).contains(word), "the admitted plan: {}", stderr(&plain));
+    }
+    let output = ask(&["-p", "Hello there", "--json", "--chunk", "4"]);
+    let whole = document(&output);
+    assert_eq!(format!("{}\n", whole["text"].as_str().unwrap()), String::from_utf8_lossy(&plain.stdout));
+    assert_eq!(whole["prompt_ids"].as_array().unwrap().len(), 12, "BOS and eleven characters");
+    assert_eq!(whole["prompt_ids"][0], 1);
+    assert_eq!(whole["token_ids"].as_array().unwrap().len(), 12);
+    assert_eq!(whole["finish"], "length");
+    assert_eq!(whole["bytes"]["total"], whole["allocated"]["bytes"]);
+
+    let path = PathBuf::from(&model).join("prompt.txt");
+    std::fs::write(&path, "Hello there").unwrap();
+    assert_eq!(ask(&["--file", path.to_str().unwrap()]).stdout, plain.stdout);
+    let mut piped = plimsoll();
+    piped.args(["run", model.as_str()]).args(common).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = piped.stderr(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"Hello there").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, plain.stdout);
+
+    // The first stop token that the answer holds ends it.
+    let third = whole["token_ids"][3].to_string();
+    let stopped = document(&ask(&["-p", "Hello there", "--json", "--stop-token", &third]));
+    assert!(stopped["token_ids"].as_array().unwrap().len() <= 3);
+    assert_eq!(stopped["finish"], "stop");
+    let drawn = ["-p", "Hello there", "--json", "--temperature", "1.5", "--top-k", "40", "--seed", "3"];
+    assert_eq!(document(&ask(&drawn))["token_ids"], document(&ask(&drawn))["token_ids"]);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_runs() {
+    let model = speaking("refused");
+    let small = run(&["run", &model, "-p", "x", "--memory", "100kB"]);
+    assert_eq!(code(&small), 3);
+    assert!(small.stdout.is_empty());
+    let said = stderr(&small);
+    assert!(said.contains("weights") && said.contains("flag --memory"), "{said}");
+    let report = run(&["run", &model, "-p", "x", "--memory", "100kB", "--json"]);
+    assert_eq!((code(&report), &document(&report)["verdict"]), (3, &json!("refused")));
+    let long = run(&["run", &model, "-p", "0123456789", "-n", "30", "--context", "32"]);
+    assert_eq!(code(&long), 3);
+    assert!(stderr(&long).contains("11 prompt tokens and 30 new ones make 41"), "{}", stderr(&long));
+    let insisted = good(&[
+        "run",
+        &model,
+        "-p",
+        "x",
+        "-n",
+        "1",
+        "--memory",
+        "100kB",
+        "--context",
+        "32",
+        "--insist",
+        "--json",
+    ]);
+    assert_eq!(insisted["overridden"], true);
+}
+
+fn ids(tensors: &Tensors, name: &str) -> Vec<u32> {
+    tensors.ids(name)
+}
+
+#[test]
+fn logits_equal_the_reference() {
+    let expected = Tensors::read(&data("golden/llama/expected.safetensors"));
+    let prompt = ids(&expected, "decode.prompt_ids");
+    let listed: Vec<String> = prompt.iter().map(u32::to_string).collect();
+    let out = scratch("logits").join("out.safetensors");
+    let path = out.to_str().unwrap();
+    let ask = |positions: &str| {
+        let args = [
+            "logits",
+            &golden(),
+            "--ids",
+            &listed.join(","),
+            "--positions",
+            positions,
+            "--generate",
+            "16",
+            "--out",
+            path,
+            "--kv",
+            "f32",
+            "--chunk",
+            "16",
+            "--json",
+        ];
+        (good(&args), Tensors::read(&out))
+    };
+    let (about, got) = ask("all");
+    assert_eq!(about["positions"], prompt.len());
+    assert_eq!(got.rows("logits").len(), prompt.len());
+    let tokens = ids(&got, "token_ids");
+    assert_eq!(tokens[..prompt.len()], prompt);
+    assert_eq!(tokens[prompt.len()..], ids(&expected, "decode.token_ids"));
+    let generated = got.rows("generated_logits");
+    for (row, reference) in generated.iter().zip(expected.rows("decode.logits")) {
+        assert!(distance(row, &reference) < 1e-3);
+    }
+    assert_eq!(generated.len(), 16);
+    assert_eq!(got.rows("logits").last(), generated.first());
+    let (_, last) = ask("last");
+    assert_eq!(last.rows("logits").len(), 1);
+    assert!(distance(&last.rows("logits")[0], &generated[0]) < 1e-4);
+    let unknown = run(&["logits", &golden(), "--ids", "1,256", "--out", path]);
+    assert_eq!(code(&unknown), 2, "{}", stderr(&unknown));
+}
+
+/// `−ln p` of each token after the first, from rows of logits.
+fn nll(rows: &[Vec<f32>], tokens: &[u32]) -> Vec<f64> {
+    let score = |row: &[f32], id: u32| {
+        let sum: f64 = row.iter().map(|&l| f64::from(l).exp()).sum();
+        sum.ln() - f64::from(row[id as usize])
+    };
+    rows.iter().zip(&tokens[1..]).map(|(row, &id)| score(row, id)).collect()
+}
+
+#[test]
+fn perplexity_is_what_the_logits_say() {
+    let model = speaking("perplexity");
+    let folder = Path::new(&model);
+    let text = "It is a truth universally acknowledged";
+    std::fs::write(folder.join("text.txt"), text).unwrap();
+    let file = folder.join("text.txt").display().to_string();
+    let out = folder.join("rows.safetensors");
+    let rows_of = |text: &str| {
+        good(&["logits", &model, "--prompt", text, "--out", out.to_str().unwrap(), "--kv", "f32", "--json"]);
+        let got = Tensors::read(&out);
+        (got.rows("logits"), ids(&got, "token_ids"))
+    };
+    // 39 tokens with BOS: two windows of 16, the second of which begins with a BOS of its own.
+    let got = good(&["perplexity", &model, "--file", &file, "--window", "16", "--kv", "f32", "--chunk", "8"]);
+    assert_eq!((&got["scored_tokens"], &got["parts"]), (&json!(14), &json!(2)));
+    let mut expected = Vec::new();
+    for part in [&text[..15], &text[16..31]] {
+        let (rows, tokens) = rows_of(part);
+        assert_eq!(tokens.len(), 16);
+        expected.extend_from_slice(&nll(&rows, &tokens)[8..]);
+    }
+    let mean = |nll: &[f64]| nll.iter().sum::<f64>() / nll.len() as f64;
+    assert!((got["mean_nll"].as_f64().unwrap() - mean(&expected)).abs() < 1e-4);
+    let perplexity = got["perplexity"].as_f64().unwrap();
+    assert!((perplexity.ln() - got["mean_nll"].as_f64().unwrap()).abs() < 1e-9);
+
+    std::fs::write(folder.join("documents.txt"), "one\n====\nand two\n").unwrap();
+    let file = folder.join("documents.txt").display().to_string();
+    let got = good(&["perplexity", &model, "--file", &file, "--documents", "====", "--kv", "f32"]);
+    assert_eq!(got["scored_tokens"], 4 + 8);
+    let mut expected = Vec::new();
+    for document in ["one\n", "and two\n"] {
+        let (rows, tokens) = rows_of(document);
+        expected.extend(nll(&rows, &tokens));
+    }
+    assert!((got["mean_nll"].as_f64().unwrap() - mean(&expected)).abs() < 1e-4);
+    let ended = good(&["perplexity", &model, "--file", &file, "--documents", "====", "--score-eos"]);
+    assert_eq!(ended["scored_tokens"], 4 + 8 + 2);
+    let short = run(&["perplexity", &model, "--file", &file]);
+    assert_eq!(code(&short), 5, "shorter than one window: {}", stderr(&short));
+}
+
+#[test]
+fn rates_are_measured_and_allocated_is_priced() {
+    let bench = good(&["bench", &golden(), "-p", "20", "-n", "4", "-r", "3", "--json", "--chunk", "16"]);
+    for rate in ["prefill_tokens_per_second", "decode_tokens_per_second"] {
+        let number = |key: &str| bench[rate][key].as_f64().unwrap();
+        assert!(
+            0.0 < number("min") && number("min") <= number("median") && number("median") <= number("max")
+        );
+        assert_eq!(bench[rate]["all"].as_array().unwrap().len(), 3);
+    }
+    assert_eq!(bench["bytes"]["total"], bench["allocated"]["bytes"]);
+}
+
+#[test]
+fn a_conversation_goes_on_after_a_message_that_does_not_fit() {
+    let model = speaking("chat");
+    let mut child = plimsoll()
+        .args([
+            "chat",
+            &model,
+            "-n",
+            "6",
+            "--ignore-eos",
+            "--context",
+            "160",
+            "--system",
+            "Be brief",
+            "--json",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let input = format!("Hi\n\n{}\nBye\n/quit\nnever\n", "long ".repeat(60));
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("the context holds 200"), "{}", stderr(&output));
+    let messages = document(&output)["messages"].clone();
+    let said: Vec<(&str, &str)> = messages
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| (m["role"].as_str().unwrap(), m["content"].as_str().unwrap()))
+        .collect();
+    let roles: Vec<&str> = said.iter().map(|m| m.0).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
+    assert_eq!((said[0].1, said[1].1, said[3].1), ("Be brief", "Hi", "Bye"));
+}
+
+#[test]
+fn nobody_reading_is_no_fault() {
+    let model = speaking("pipe");
+    for args in [vec!["run", &model, "-p", "x", "-n", "40", "--ignore-eos"], vec!["inspect", &model, "-v"]] {
+        let mut child = plimsoll().args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), 0, "{args:?}: {}", stderr(&output));
+    }
+}
