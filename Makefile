@@ -2,8 +2,11 @@
 # may be run again.
 
 CARGO ?= cargo
+
+# Mesa asks for it, and says so on stderr where it is missing.
+export XDG_RUNTIME_DIR ?= /tmp
 SMOLLM2 = .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
-PROMPT ?= The capital of France is
+PROMPT ?= Once upon a time, in a small village by the sea,
 
 .PHONY: demo test lint units fuzz cross bench models setup-run setup-test
 
@@ -38,7 +41,7 @@ cross:
 
 ## Benchmarks: see the README for what they print.
 bench: setup-run models
-	$(CARGO) bench
+	$(CARGO) bench --profile dev
 
 models:
 	scripts/setup.sh python

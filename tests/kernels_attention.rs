@@ -107,6 +107,7 @@ fn windows_on_rings() {
 fn softcap_caps_before_the_mask() {
     let case = Case { softcap: Some(2.0), ..Case::new(shape(6, 2, 64), KvFormat::F32, &RAGGED) };
     let capped = check(&case, "softcap");
+    check(&Case { window: Some(u32::MAX), ..case.clone() }, "a window without end");
     let plain = check(&Case { softcap: None, ..case }, "no softcap");
     assert!(capped.iter().zip(&plain).any(|(a, b)| (a - b).abs() > 1e-2), "the cap must matter here");
 }

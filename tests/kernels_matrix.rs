@@ -175,7 +175,7 @@ fn mat_vec_of_every_width_and_way() {
             for (max, t) in [(1, 1), (8, 8), (8, 7), (8, 1), (4, 3)] {
                 for n in [1, 33, 65] {
                     let args = product(format, n, k, max);
-                    check_product(lone, &linear::plan(&profile, &args), &args, t);
+                    check_product(lone, &mat_vec::plan(&profile, &args), &args, t);
                 }
             }
         }

@@ -45,19 +45,18 @@ impl Architecture for Sandwich {
         let mut g = GraphBuilder::new();
         let table = weights.matrix("embed", vocab, hidden)?;
         let x = g.embed(table, hidden, 1.0);
-        let mut mlp =
-            |g: &mut GraphBuilder, weights: &mut Weights<'_>, name: &str| -> Result<(), ModelError> {
-                g.scope(name);
-                let norm = weights.vector(&format!("{name}.norm"), hidden)?;
-                let gate = weights.matrix(&format!("{name}.gate"), ffn, hidden)?;
-                let up = weights.matrix(&format!("{name}.up"), ffn, hidden)?;
-                let down = weights.matrix(&format!("{name}.down"), hidden, ffn)?;
-                let h = g.rms_norm("norm", x, norm, false, EPS);
-                let h = g.linear("gate_up", h, &[gate, up], 2 * ffn);
-                let h = g.gate(h, Activation::Silu);
-                g.linear_add("down", h, &[down], x);
-                Ok(())
-            };
+        let mlp = |g: &mut GraphBuilder, weights: &mut Weights<'_>, name: &str| -> Result<(), ModelError> {
+            g.scope(name);
+            let norm = weights.vector(&format!("{name}.norm"), hidden)?;
+            let gate = weights.matrix(&format!("{name}.gate"), ffn, hidden)?;
+            let up = weights.matrix(&format!("{name}.up"), ffn, hidden)?;
+            let down = weights.matrix(&format!("{name}.down"), hidden, ffn)?;
+            let h = g.rms_norm("norm", x, norm, false, EPS);
+            let h = g.linear("gate_up", h, &[gate, up], 2 * ffn);
+            let h = g.gate(h, Activation::Silu);
+            g.linear_add("down", h, &[down], x);
+            Ok(())
+        };
         mlp(&mut g, &mut weights, "bread")?;
         g.scope("filling");
         let qkv = weights.matrix("filling.qkv", shape.qkv_width(), hidden)?;

@@ -5,7 +5,6 @@
 mod support;
 
 use plimsoll_kernels::KvFormat;
-use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::tokenizer::Tokenizer;
 use plimsoll_runtime::{DeviceOptions, Stepper, Wanted};
 use serde_json::Value;
@@ -122,7 +121,7 @@ fn reservation(name: &str, loaded: &Loaded, planned: u64) {
     if let Some(reservation) = loaded.runtime.device().reservation() {
         let extra = reservation.reserved.checked_sub(planned);
         assert!(
-            extra.is_some_and(|e| e <= 3 * plimsoll_runtime::device::SMALL_BLOCK + (1 << 20)),
+            extra.is_some_and(|e| e <= plimsoll_runtime::device::RESERVATION_SLACK),
             "{name}: planned {planned}, reserved {}",
             reservation.reserved
         );

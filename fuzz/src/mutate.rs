@@ -62,7 +62,7 @@ impl Mutator {
     }
 
     /// The next number (splitmix64).
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -71,7 +71,7 @@ impl Mutator {
     }
 
     fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
+        (self.number() % n.max(1) as u64) as usize
     }
 
     /// `input` with one to four changes; `other` is where spliced parts come from.
@@ -87,7 +87,7 @@ impl Mutator {
         let at = self.below(out.len());
         match self.below(8) {
             0 if !out.is_empty() => out[at] ^= 1 << self.below(8),
-            1 if !out.is_empty() => out[at] = self.next() as u8,
+            1 if !out.is_empty() => out[at] = self.number() as u8,
             2 => out.truncate(at),
             3 => {
                 // A length field: four or eight bytes, little-endian.
@@ -121,7 +121,7 @@ impl Mutator {
                 let part = if self.below(2) == 0 { out[at..end].repeat(2) } else { Vec::new() };
                 out.splice(at..end, part);
             }
-            _ => out.push(self.next() as u8),
+            _ => out.push(self.number() as u8),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The paged KV cache: how one page of one attention layer is laid out, and what it costs.
 //!
-//! A page holds [`PAGE`](crate::step::PAGE) tokens of one layer, head after head:
+//! A page holds [`PAGE`] tokens of one layer, head after head:
 //!
 //! ```text
 //! f32, f16   per head: K [32, Ep] | V [32, Ep]

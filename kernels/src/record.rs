@@ -2,7 +2,7 @@
 //!
 //! Rows are cut into *octs* of 8 values (the last one of a row of floats is filled up with zeros). The codes of all
 //! octs come first, as one or two planes of 32-bit words, then the scales, exactly as many bytes as the checkpoint
-//! has but for the padding of the row to 16 bytes. [`crate::unpack`] states each plane; the WGSL unpackers beside it
+//! has but for the padding of the row to 16 bytes. The module `unpack` states each plane; the WGSL unpackers beside it
 //! read what [`Record::repack`] writes.
 
 use crate::Format;
@@ -205,9 +205,8 @@ impl Record {
                     for group in 0..8 {
                         let (scale, low) = dequant::k_scale(&b[4..], group);
                         let (scale, low) = (u32::from(scale), u32::from(low));
-                        words[at + 1] |= (scale & 15) << (4 * group);
-                        words[at + 2] |= (low & 15) << (4 * group);
-                        words[at + 3] |= (scale >> 4 | low >> 4 << 16) << (2 * group);
+                        words[at + 1 + group / 4] |= (scale & 15 | (low & 15) << 4) << (8 * (group % 4));
+                        words[at + 3] |= (scale >> 4 | low >> 4 << 2) << (4 * group);
                     }
                 }
                 Scales::K6 => {
@@ -297,9 +296,9 @@ impl Record {
             }
             Scales::K4 => {
                 let at = at + 4 * big;
-                let high = word(at + 3) >> (2 * group);
-                let scale = word(at + 1) >> (4 * group) & 15 | (high & 3) << 4;
-                let low = word(at + 2) >> (4 * group) & 15 | (high >> 16 & 3) << 4;
+                let both = word(at + 1 + group / 4) >> (8 * (group % 4));
+                let high = word(at + 3) >> (4 * group);
+                let (scale, low) = (both & 15 | (high & 3) << 4, both >> 4 & 15 | (high >> 2 & 3) << 4);
                 (half(word(at), 0) * scale as f32, half(word(at), 1) * low as f32)
             }
             Scales::K6 => {

@@ -133,6 +133,18 @@ impl StepLayout {
             ropes.push(RopeTable { pairs, offset: take(u64::from(tokens) * u64::from(pairs) * 2)? });
         }
         let words = words.next_multiple_of(64);
-        Some(Self { tokens, logit_rows, slots, ids, positions, token_slots, rows, tiles, tables, ropes, words })
+        Some(Self {
+            tokens,
+            logit_rows,
+            slots,
+            ids,
+            positions,
+            token_slots,
+            rows,
+            tiles,
+            tables,
+            ropes,
+            words,
+        })
     }
 }

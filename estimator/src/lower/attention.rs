@@ -25,7 +25,7 @@ impl Lowering<'_> {
         if layer.layout.kv_heads != shape.kv_heads || layer.layout.head_dim != shape.head_dim {
             return Err(PlanError::graph(label, "the state has other heads"));
         }
-        if shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 {
+        if shape.kv_heads == 0 || !shape.heads.is_multiple_of(shape.kv_heads) {
             return Err(PlanError::graph(label, "query heads are no multiple of KV heads"));
         }
         self.expect_width(label, qkv, shape.qkv_width())?;

@@ -92,7 +92,7 @@ fn replay() -> Result<(), String> {
         let mut mutator = Mutator::new(options.seed);
         for i in 0..options.runs {
             let input = &seeds[(i % seeds.len() as u64) as usize];
-            let other = &seeds[(mutator.next() % seeds.len() as u64) as usize];
+            let other = &seeds[(mutator.number() % seeds.len() as u64) as usize];
             let mutated = mutator.mutate(input, other);
             run(body, &mutated, &kept)?;
         }

@@ -83,7 +83,7 @@ pub struct Args {
     pub scale: f32,
     /// `cap·tanh(score/cap)` before the mask.
     pub softcap: Option<f32>,
-    /// A query at `q` sees keys in `(q − window, q]`.
+    /// A query at `q` sees keys in `(q − window, q]`; at least 1.
     pub window: Option<u32>,
     /// Index of the tile table.
     pub tile_table: u32,
@@ -167,7 +167,8 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
         max_tokens: args.max_tokens,
         first_segment: args.first_segment.into(),
         last_segment: args.last_segment.into(),
-        window: args.window.unwrap_or(0),
+        // Positions stay below 2^31, so a larger window hides nothing (and its sum with a position would wrap).
+        window: args.window.filter(|w| *w < 1 << 31).unwrap_or(0),
         scale: args.scale,
         softcap: args.softcap.unwrap_or(0.0),
     };

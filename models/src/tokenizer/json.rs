@@ -128,6 +128,7 @@ fn check(json: &Value) -> Result<Stated, ModelError> {
             added.push((content.to_owned(), id));
         }
     }
+    check_templates(json.get("post_processor").unwrap_or(&Value::Null), 0)?;
     Ok(Stated { spelling: spelling(json.get("decoder").unwrap_or(&Value::Null))?, added })
 }
 
@@ -140,6 +141,33 @@ fn check_id(value: &Value, place: impl Fn() -> String) -> Result<u32, ModelError
             quoted(&value.to_string()),
         )),
     }
+}
+
+/// Every special token that a template puts around the text must be described beside it.
+fn check_templates(processor: &Value, depth: usize) -> Result<(), ModelError> {
+    // Parsing bounded the depth; sequences of sequences have no use.
+    if depth > 4 {
+        return Err(wrong("post_processor", "at most 4 nested sequences", "more"));
+    }
+    for inner in processor.get("processors").and_then(Value::as_array).into_iter().flatten() {
+        check_templates(inner, depth + 1)?;
+    }
+    let described = processor.get("special_tokens").and_then(Value::as_object);
+    for key in ["single", "pair"] {
+        for piece in processor.get(key).and_then(Value::as_array).into_iter().flatten() {
+            let id = piece.get("SpecialToken").and_then(|t| t.get("id")).and_then(Value::as_str);
+            if let Some(id) = id
+                && described.is_none_or(|d| !d.contains_key(id))
+            {
+                return Err(wrong(
+                    format!("post_processor.{key}"),
+                    "tokens of its special_tokens",
+                    quoted(id),
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_bpe(model: &Value) -> Result<(), ModelError> {

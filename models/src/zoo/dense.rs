@@ -1,6 +1,6 @@
 //! What llama, qwen3 and gemma3 share: the sizes of a dense decoder-only transformer and how checkpoints spell them.
 
-use super::fields::{Fields, float, shown, size};
+use super::fields::{Fields, float, positive, size};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::gguf::Metadata;
 use crate::error::ModelError;
@@ -235,9 +235,7 @@ pub fn rope_from_config(
         Some(value) => float("rope_theta", value)?,
         None => fields.float(old_theta, Some(default_theta))?,
     };
-    if !(theta > 0.0) {
-        return Err(ModelError::field(old_theta, "a number above 0", theta.to_string()));
-    }
+    let theta = positive(old_theta, theta)?;
     if fields.opt_float("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
         return Err(ModelError::unsupported("partial_rotary_factor", "this family rotates whole heads"));
     }
@@ -254,12 +252,8 @@ fn scaling(block: &Value) -> Result<Scaling, ModelError> {
         block.get("rope_type").or_else(|| block.get("type")).and_then(Value::as_str).unwrap_or("default");
     let positive = |key: &str| -> Result<f64, ModelError> {
         let value = block.get(key).ok_or_else(|| missing(&format!("rope_scaling.{key}")))?;
-        let number = float(key, value)?;
-        if number > 0.0 {
-            Ok(number)
-        } else {
-            Err(ModelError::field(format!("rope_scaling.{key}"), "a number above 0", shown(value)))
-        }
+        let key = format!("rope_scaling.{key}");
+        positive(&key, float(&key, value)?)
     };
     match kind {
         "default" => Ok(Scaling::None),
@@ -298,14 +292,8 @@ pub fn rope_from_gguf(
     head_dim: u32,
 ) -> Result<Rope, ModelError> {
     let meta = metadata(checkpoint)?;
-    let theta = meta.opt_f64(&format!("{arch}.rope.freq_base"))?.unwrap_or(default_theta);
-    if !(theta.is_finite() && theta > 0.0) {
-        return Err(ModelError::field(
-            format!("{arch}.rope.freq_base"),
-            "a number above 0",
-            theta.to_string(),
-        ));
-    }
+    let base = format!("{arch}.rope.freq_base");
+    let theta = positive(&base, meta.opt_f64(&base)?.unwrap_or(default_theta))?;
     let rotated = gguf_size(meta, &format!("{arch}.rope.dimension_count"))?.unwrap_or(head_dim);
     if rotated > head_dim {
         return Err(ModelError::field(
@@ -318,11 +306,7 @@ pub fn rope_from_gguf(
         None | Some("none") => Scaling::None,
         Some("linear") => {
             let key = format!("{arch}.rope.scaling.factor");
-            let factor = meta.f64(&key)?;
-            if !(factor.is_finite() && factor > 0.0) {
-                return Err(ModelError::field(key, "a number above 0", factor.to_string()));
-            }
-            Scaling::Linear { factor }
+            Scaling::Linear { factor: positive(&key, meta.f64(&key)?)? }
         }
         Some(other) => {
             return Err(ModelError::unsupported(
@@ -350,8 +334,8 @@ pub fn rope_from_gguf(
                 .chunks_exact(4)
                 .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                 .collect();
-            if let Some(bad) = factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
-                return Err(ModelError::field("rope_freqs.weight", "numbers above 0", bad.to_string()));
+            for &factor in &factors {
+                positive("rope_freqs.weight", factor.into())?;
             }
             Ok(rope.with_factors(&factors))
         }

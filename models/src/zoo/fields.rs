@@ -120,6 +120,17 @@ pub fn float(key: &str, value: &Value) -> Result<f64, ModelError> {
     number(value).filter(|n| n.is_finite()).ok_or_else(|| ModelError::field(key, FLOAT, shown(value)))
 }
 
+/// A finite number above 0.
+///
+/// # Errors
+/// When it is something else.
+pub fn positive(key: &str, number: f64) -> Result<f64, ModelError> {
+    if number.is_finite() && number > 0.0 {
+        return Ok(number);
+    }
+    Err(ModelError::field(key, "a finite number above 0", number.to_string()))
+}
+
 /// A value for an error message.
 pub fn shown(value: &Value) -> String {
     crate::error::quoted(&value.to_string())

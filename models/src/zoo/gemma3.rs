@@ -3,7 +3,7 @@
 
 use super::Architecture;
 use super::dense::{Defaults, Dense, gguf_size, metadata, rope_from_config, rope_from_gguf};
-use super::fields::{Fields, shown, size};
+use super::fields::{Fields, positive, shown, size};
 use super::weights::Weights;
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -83,15 +83,12 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
             pattern(sizes.layers, every)
         }
     };
-    let query_scalar = fields.float("query_pre_attn_scalar", Some(256.0))?;
-    if !(query_scalar > 0.0) {
-        return Err(ModelError::field("query_pre_attn_scalar", "a number above 0", query_scalar.to_string()));
-    }
+    let key = "query_pre_attn_scalar";
+    let query_scalar = positive(key, fields.float(key, Some(256.0))?)?;
     // The multimodal class does not apply the cap, the text-only class does.
-    let softcap = if fields.is_nested() { None } else { fields.opt_float("final_logit_softcapping")? };
-    if softcap.is_some_and(|cap| !(cap > 0.0)) {
-        return Err(ModelError::field("final_logit_softcapping", "a number above 0", format!("{softcap:?}")));
-    }
+    let key = "final_logit_softcapping";
+    let softcap = if fields.is_nested() { None } else { fields.opt_float(key)? };
+    let softcap = softcap.map(|cap| positive(key, cap)).transpose()?;
     // Only the full layers are scaled; an old-style `rope_scaling` says nothing of the sliding ones.
     let full = rope_from_config(fields, "full_attention", "rope_theta", 1_000_000.0, head_dim)?;
     let local = match fields.get("rope_parameters").and_then(|p| p.get("sliding_attention")) {
@@ -116,9 +113,12 @@ fn from_gguf(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
     let sizes = Dense::from_gguf(checkpoint, "gemma3")?;
     let head_dim = sizes.shape.head_dim;
     let full = rope_from_gguf(checkpoint, "gemma3", 1_000_000.0, head_dim)?;
-    let local = meta.opt_f64("gemma3.rope.freq_base_swa")?.unwrap_or(LOCAL_THETA);
+    let key = "gemma3.rope.freq_base_swa";
+    let local = positive(key, meta.opt_f64(key)?.unwrap_or(LOCAL_THETA))?;
     let window = gguf_size(meta, "gemma3.attention.sliding_window")?
         .ok_or_else(|| ModelError::field("gemma3.attention.sliding_window", "a window", "nothing"))?;
+    let key = "gemma3.final_logit_softcapping";
+    let softcap = meta.opt_f64(key)?.map(|cap| positive(key, cap)).transpose()?;
     // The format has no key for the query scalar: the 27B model (62 layers) uses hidden / heads, others the head size.
     let query_scalar =
         if sizes.layers == 62 { f64::from(sizes.hidden / sizes.shape.heads) } else { f64::from(head_dim) };
@@ -127,7 +127,7 @@ fn from_gguf(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
         sliding: pattern(sizes.layers, PATTERN),
         scale: query_scalar.powf(-0.5),
         ropes: vec![full, Rope::new(local, head_dim, Scaling::None)],
-        softcap: meta.opt_f64("gemma3.final_logit_softcapping")?.map(|cap| cap as f32),
+        softcap: softcap.map(|cap| cap as f32),
         plus_one: false,
         sizes,
     })
@@ -168,7 +168,7 @@ impl Names {
         let there = |prefix: &&str| checkpoint.tensor(&format!("{prefix}embed_tokens.weight")).is_some();
         Self {
             gguf: checkpoint.metadata().is_some(),
-            prefix: prefixes.into_iter().find(|p| there(&p)).unwrap_or("model."),
+            prefix: prefixes.into_iter().find(there).unwrap_or("model."),
         }
     }
 
