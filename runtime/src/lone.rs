@@ -146,7 +146,15 @@ impl LoneKernel {
             webgpu_limits: options.default_limits,
             ..DeviceOptions::default()
         };
-        let opened = Device::open(&options).map_err(|e| LoneError::NoDevice(e.to_string()))?;
+        Self::open_as(&options)
+    }
+
+    /// Opens a device of its own, as these options say.
+    ///
+    /// # Errors
+    /// [`LoneError::NoDevice`] when there is none.
+    pub fn open_as(options: &DeviceOptions) -> Result<Self, LoneError> {
+        let opened = Device::open(options).map_err(|e| LoneError::NoDevice(e.to_string()))?;
         let (device, queue) = opened.raw();
         Ok(Self {
             device: device.clone(),
