@@ -226,7 +226,8 @@ fn ranges(model: &Model, geometry: &Geometry, profile: &Profile, tokens: u32, ta
     Ranges { tokens: length, count, first: first.unwrap_or(whole), whole }
 }
 
-fn facts(model: &Model) -> ModelFacts {
+/// What reports say of a model, whatever plan it has.
+pub(crate) fn facts(model: &Model) -> ModelFacts {
     let count = |f: fn(&State) -> bool| model.states.iter().filter(|s| f(s)).count() as u32;
     let (full, sliding) =
         (count(|s| matches!(s, State::KvFull { .. })), count(|s| matches!(s, State::KvSliding { .. })));
