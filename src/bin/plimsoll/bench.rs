@@ -45,14 +45,13 @@ struct Times {
 /// Measures.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.model.open()?;
-    // On a device of its own, which is gone before the model is loaded.
-    let ceilings = LoneKernel::open_as(&args.machine.options())
-        .and_then(|device| device.ceilings())
-        .map_err(|error| RuntimeError::Validation { what: "ceilings".into(), reason: error.to_string() })?;
     // The prompt's last step chooses one token more.
     let tokens = args.prompt_tokens.saturating_add(args.new_tokens).saturating_add(1);
     let geometry = args.geometry.resolve(&opened, Some(tokens));
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
+    // On a device of its own, which is gone before the model is loaded. Not before it is admitted: a refusal
+    // allocates nothing.
+    let ceilings = LoneKernel::open_as(&args.machine.options()).and_then(|device| device.ceilings())?;
     let (mut engine, load_time) = ready.engine(&opened)?;
     let bar = ProgressBar::new(u64::from(args.repetitions) + 1);
     let mut times = Vec::new();
