@@ -301,7 +301,6 @@ fn pipelines_and_dispatches_keep_to_their_budgets() {
         assert!(made.kernels.len() <= 40, "{path}: {} pipelines", made.kernels.len());
         // Beside the layers: embedding, rows, norm, head (in shards), two stages of each way to sample.
         let decode = made.programs[0].dispatches.len();
-        println!("{path}: {} pipelines, {decode} dispatches, {} layers", made.kernels.len(), model.layers);
         assert!(decode <= per_layer * model.layers as usize + 12, "{path}: {decode} dispatches");
     }
 }
