@@ -1,6 +1,6 @@
-//! The first and the eighth promise over random geometries: whatever the context, slots, chunk, KV format, limits
-//! and work budget, the device holds what was priced, buffer by buffer and by wgpu's own counters, allocates nothing
-//! more in its steps, and answers what one undivided step answers.
+//! The first and the eighth promise over random geometries: whatever the context, slots, chunk, KV format, limits,
+//! kernel variants and work budget, the device holds what was priced, buffer by buffer and by wgpu's own counters,
+//! allocates nothing more in its steps, and answers what one undivided step answers.
 //!
 //! The geometries are random but the same in every run, so that the last check, that each kind of division did
 //! occur, cannot depend on luck.
@@ -44,22 +44,28 @@ struct Case {
     buffer: u32,
     work_budget: Option<u64>,
     subgroups: bool,
+    /// Kernel variants of a GPU, whatever the adapter is.
+    as_gpu: bool,
     seed: u64,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
     let kv = prop_oneof![3 => Just(KvFormat::F32), 1 => Just(KvFormat::F16), 1 => Just(KvFormat::Q8_0)];
-    let sizes = (2..=LONGEST, 1u32..=3, prop_oneof![1u32..=12, 13u32..=80], kv, 1u32..=40);
+    let sizes = (2..=LONGEST, 1u32..=5, prop_oneof![1u32..=12, 13u32..=80], kv, 1u32..=40);
     let limits = (prop_oneof![13u32..=17, Just(27)], 0u32..=4);
     let budget = prop_oneof![Just(None), (14u32..=20).prop_map(|bits| Some(1 << bits))];
-    (0..MODELS.len(), sizes, limits, budget, any::<bool>(), any::<u64>()).prop_map(
-        |(model, (context, slots, chunk, kv, rows), (binding, more), work_budget, subgroups, seed)| Case {
+    let variants = (any::<bool>(), prop::bool::weighted(0.3));
+    // More often the one with windows.
+    let model = prop_oneof![2 => 0..MODELS.len(), 1 => Just(1)];
+    (model, sizes, limits, budget, variants, any::<u64>()).prop_map(
+        |(model, (context, slots, chunk, kv, rows), (binding, more), work_budget, variants, seed)| Case {
             model,
             geometry: geometry(context, slots, chunk, kv, rows.max(slots)),
             binding,
             buffer: binding + more,
             work_budget,
-            subgroups,
+            subgroups: variants.0,
+            as_gpu: variants.1,
             seed,
         },
     )
@@ -74,6 +80,10 @@ fn plan(case: &mut Case, model: &Model, device: &Profile) -> Plan {
             ..device.limits.clone()
         };
         let mut profile = Profile { limits, ..device.clone() };
+        if case.as_gpu {
+            let subgroups = device.subgroups.then_some(device.subgroup_size);
+            profile.tuning = Profile::new("as a GPU", profile.limits.clone(), subgroups, false).tuning;
+        }
         if let Some(budget) = case.work_budget {
             profile.work_budget = budget;
         }
@@ -130,6 +140,7 @@ struct Met {
     ranges: Cell<u32>,
     both: Cell<u32>,
     pieces: Cell<u32>,
+    gpu: Cell<u32>,
     formats: [Cell<u32>; 3],
 }
 
@@ -148,12 +159,13 @@ impl Met {
         add(&self.both, plan.ranges.count > 1 && cut(false));
         let program = plan.programs.last().unwrap();
         add(&self.pieces, program.dispatches.len() > plan.programs[0].dispatches.len());
+        add(&self.gpu, plan.profile.tuning.mat_mat_shared);
         add(&self.formats[plan.geometry.kv as usize], true);
     }
 
     fn all(&self) -> Vec<u32> {
         let kinds = [&self.shards, &self.buffers, &self.segments, &self.sliding_segments, &self.ranges];
-        let others = [&self.both, &self.pieces];
+        let others = [&self.both, &self.pieces, &self.gpu];
         kinds.into_iter().chain(others).chain(&self.formats).map(Cell::get).collect()
     }
 }
@@ -222,7 +234,7 @@ fn any_geometry_is_allocated_as_priced_and_answers_alike() {
     let met = Met::default();
     let config = Config { cases: 20, failure_persistence: None, max_shrink_iters: 40, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
-    let outcome = runner.run(&cases(), |mut case| {
+    let check = |mut case: Case| {
         let device = &devices[usize::from(!case.subgroups)];
         let subject = &mut *subjects[case.model].borrow_mut();
         let plan = plan(&mut case, &subject.model, device.profile());
@@ -253,8 +265,14 @@ fn any_geometry_is_allocated_as_priced_and_answers_alike() {
         runtime.unload();
         prop_assert_eq!(device.counters(), base, "something outlived the unload");
         Ok(())
-    });
-    match outcome {
+    };
+    // What chance seldom brings: the rings of a window in several segments, and ranges of full attention too.
+    let geometry = geometry(LONGEST, 5, 12, KvFormat::F32, 5);
+    let (binding, buffer, work_budget) = (13, 16, Some(1 << 14));
+    let rings =
+        Case { model: 1, geometry, binding, buffer, work_budget, subgroups: true, as_gpu: false, seed: 1 };
+    check(rings).unwrap();
+    match runner.run(&cases(), check) {
         Ok(()) => assert!(met.all().iter().all(|&n| n > 0), "divisions that never occurred: {:?}", met.all()),
         Err(TestError::Fail(reason, case)) => panic!("{reason}: {case:#?}"),
         Err(abort) => panic!("{abort}"),
