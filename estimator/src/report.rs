@@ -1,6 +1,7 @@
 //! What an estimate says, as one JSON document (schema 1: fields may be added, never changed).
 
 use crate::budget::Budget;
+use crate::build::facts;
 use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::plan::{Plan, Segment};
@@ -226,8 +227,7 @@ impl Report {
                 nearest: r.nearest.clone(),
             }),
         };
-        let facts = plan.as_ref().map(|p| p.model.clone());
-        let count = |f: fn(&crate::plan::ModelFacts) -> u32| facts.as_ref().map_or(0, f);
+        let facts = facts(model);
         let report = Self {
             schema: SCHEMA,
             model: ModelPart {
@@ -237,10 +237,10 @@ impl Report {
                 parameters: model.parameters(),
                 checkpoint_bytes: checkpoint_bytes(checkpoint, model),
                 layers: Layers {
-                    attention_full: count(|f| f.attention_full),
-                    attention_sliding: count(|f| f.attention_sliding),
-                    recurrent: count(|f| f.recurrent),
-                    stateless: count(|f| f.stateless),
+                    attention_full: facts.attention_full,
+                    attention_sliding: facts.attention_sliding,
+                    recurrent: facts.recurrent,
+                    stateless: facts.stateless,
                 },
                 context_max: model.context_max,
                 vocab: model.vocab,
