@@ -35,7 +35,8 @@ fn planning(c: &mut Criterion) {
 }
 
 fn steps(c: &mut Criterion) {
-    let smollm2 = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let smollm2 =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     let mut models = vec![("golden llama", data("golden/llama"))];
     if smollm2.is_file() {
         models.push(("SmolLM2-135M Q4_1", smollm2));
@@ -52,7 +53,9 @@ fn steps(c: &mut Criterion) {
             b.iter(|| loaded.step(&[(0, 0, &ids, Wanted::Last)]))
         });
         group.throughput(Throughput::Elements(1));
-        group.bench_function("decode at 128", |b| b.iter(|| loaded.step(&[(0, 128, &ids[..1], Wanted::Last)])));
+        group.bench_function("decode at 128", |b| {
+            b.iter(|| loaded.step(&[(0, 128, &ids[..1], Wanted::Last)]))
+        });
         group.finish();
     }
 }
