@@ -1,7 +1,7 @@
 //! Makes plans: `plan = f(model, geometry, profile)`.
 
 use crate::error::{Limit, PlanError};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_LOGIT_ROWS, MAX_SLOTS};
 use crate::groups::Groups;
 use crate::lower::{Lowering, NARROW, Shared, Tables, tile_tokens};
 use crate::plan::{ALIGN, Buffer, ModelFacts, Plan, Ranges, Role, Segment, View};
@@ -15,6 +15,9 @@ pub const PLAN_SCHEMA: u32 = 1;
 
 /// The upload buffer of a load: large enough to keep a copy engine busy, small enough not to matter.
 const STAGING: u64 = 8 << 20;
+
+/// KV ranges a step may be cut into.
+const MAX_RANGES: u64 = 1 << 20;
 
 /// Upload buffers, used in turn so that a step can be prepared while another runs.
 const UPLOADS: usize = 2;
@@ -72,7 +75,7 @@ impl Plan {
         };
 
         let mut tables = Tables::default();
-        let ranges = ranges(model, geometry, profile, tokens, &mut tables);
+        let ranges = ranges(model, geometry, profile, tokens, &mut tables)?;
         let arena_base = buffers.len() as u32;
         let shared = Shared {
             model,
@@ -155,10 +158,10 @@ fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanError> {
         }
         Err(PlanError::Geometry { field, expected: format!("{low} to {high}"), got: value.into() })
     };
-    range("context", geometry.context, 1, 1 << 30)?;
-    range("slots", geometry.slots, 1, 1 << 16)?;
-    range("prefill_chunk", geometry.prefill_chunk, 1, 1 << 20)?;
-    range("logit_rows", geometry.logit_rows, 1, 1 << 20)?;
+    range("context", geometry.context, 1, MAX_CONTEXT)?;
+    range("slots", geometry.slots, 1, MAX_SLOTS)?;
+    range("prefill_chunk", geometry.prefill_chunk, 1, MAX_CHUNK)?;
+    range("logit_rows", geometry.logit_rows, 1, MAX_LOGIT_ROWS)?;
     if model.graph.ops.is_empty() {
         return Err(PlanError::graph("the model", "it has no ops"));
     }
@@ -208,14 +211,29 @@ fn place_vectors(
 }
 
 /// How long a KV range may be so that the dearest attention dispatch keeps to the work budget.
-fn ranges(model: &Model, geometry: &Geometry, profile: &Profile, tokens: u32, tables: &mut Tables) -> Ranges {
+///
+/// # Errors
+/// [`Limit::Allocation`] when there are more of them than parameter slots, before any is made.
+fn ranges(
+    model: &Model,
+    geometry: &Geometry,
+    profile: &Profile,
+    tokens: u32,
+    tables: &mut Tables,
+) -> Result<Ranges, PlanError> {
     let dearest =
         model.states.iter().map(|s| s.shape()).map(|s| u64::from(s.heads) * u64::from(s.head_dim)).max();
     let per_key = 4 * u64::from(tokens) * dearest.unwrap_or(0).max(1);
     let context = u64::from(geometry.context).next_multiple_of(PAGE.into());
     let page = u64::from(PAGE);
     let length = (profile.work_budget / per_key / page * page).clamp(page, context) as u32;
-    let count = context.div_ceil(u64::from(length)) as u32;
+    let count = context.div_ceil(u64::from(length));
+    let have = profile.limits.max_buffer_size.min(MAX_RANGES * ALIGN);
+    if count * ALIGN > have {
+        let name = "parameters of KV ranges".into();
+        return Err(PlanError::Limit { limit: Limit::Allocation, name, need: count * ALIGN, have });
+    }
+    let count = count as u32;
     // A range that is not repeated covers any position.
     let whole = tables.params(vec![0, 1 << 31, 0, 0]);
     let mut first = None;
@@ -223,7 +241,7 @@ fn ranges(model: &Model, geometry: &Geometry, profile: &Profile, tokens: u32, ta
         let slot = tables.params(vec![i * length, length, 0, 0]);
         first.get_or_insert(slot);
     }
-    Ranges { tokens: length, count, first: first.unwrap_or(whole), whole }
+    Ok(Ranges { tokens: length, count, first: first.unwrap_or(whole), whole })
 }
 
 /// What reports say of a model, whatever plan it has.

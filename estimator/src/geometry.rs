@@ -3,6 +3,15 @@
 use plimsoll_kernels::KvFormat;
 use serde::{Deserialize, Serialize};
 
+/// The longest context a plan is made for, in tokens.
+pub const MAX_CONTEXT: u32 = 1 << 30;
+/// The most slots a plan is made for.
+pub const MAX_SLOTS: u32 = 1 << 16;
+/// The most tokens a step is planned for.
+pub const MAX_CHUNK: u32 = 1 << 20;
+/// The most logit rows a step is planned for.
+pub const MAX_LOGIT_ROWS: u32 = 1 << 20;
+
 /// The numbers a plan is made for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {

@@ -8,6 +8,10 @@ use plimsoll_kernels::{KvLayout, Profile, step::PAGE};
 use plimsoll_models::Model;
 use plimsoll_models::model::State;
 
+/// Bindings of a KV pool, 2 TiB of them at WebGPU's default limits. Past that a plan is no use to anybody, and making
+/// it would take minutes: a binding is a dispatch in every program.
+const MAX_BINDINGS: u64 = 1 << 14;
+
 /// Places the pages of every attention layer.
 pub(crate) fn place(
     model: &Model,
@@ -15,6 +19,7 @@ pub(crate) fn place(
     profile: &Profile,
     pool: &mut Pool,
 ) -> Result<KvPlan, PlanError> {
+    let mut bindings = 0u64;
     let mut plan = KvPlan { kinds: Vec::new(), layers: Vec::new() };
     let limits = &profile.limits;
     let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
@@ -39,6 +44,11 @@ pub(crate) fn place(
             let name = format!("a KV page of layer {index}");
             return Err(PlanError::Limit { limit: Limit::Binding, name, need: page, have: most });
         }
+        bindings += u64::from(pages).div_ceil(most / page);
+        if bindings > MAX_BINDINGS {
+            // The rest is only counted.
+            continue;
+        }
         let mut segments = Vec::new();
         let mut first_page = 0;
         while first_page < pages {
@@ -56,6 +66,13 @@ pub(crate) fn place(
             first_page += segment;
         }
         plan.layers.push(KvLayer { kind: kind as u32, layout, segments });
+    }
+    if bindings > MAX_BINDINGS {
+        return Err(PlanError::Geometry {
+            field: "context × slots",
+            expected: format!("a KV pool of at most {MAX_BINDINGS} bindings of {most} bytes"),
+            got: bindings,
+        });
     }
     Ok(plan)
 }

@@ -1,7 +1,7 @@
 //! The inverse solve: what fits a budget. Every answer is a plan that was made and found to fit.
 
 use crate::budget::Budget;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_LOGIT_ROWS, MAX_SLOTS};
 use crate::plan::Plan;
 use crate::verdict::{Overhead, Suggestion};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
@@ -31,7 +31,7 @@ impl Solver<'_> {
     /// The largest context up to the model's (or the one asked for, if that is longer) that fits with the rest as
     /// given, in whole pages.
     pub fn largest_context(&self, geometry: &Geometry) -> Option<Geometry> {
-        let most = self.model.context_max.max(geometry.context).div_ceil(PAGE);
+        let most = self.model.context_max.max(geometry.context).min(MAX_CONTEXT).div_ceil(PAGE);
         self.largest(most, |pages| Geometry { context: pages * PAGE, ..geometry.clone() })
     }
 
@@ -78,7 +78,7 @@ pub fn nearest(
     overhead: Overhead,
 ) -> Vec<Suggestion> {
     let solver = Solver { model, profile, budget, overhead };
-    let asked = within_range(geometry, model);
+    let asked = within_range(geometry);
     let mut found: Vec<Suggestion> = Vec::new();
     let mut offer = |geometry: Option<Geometry>| {
         let Some(g) = geometry else { return };
@@ -125,12 +125,12 @@ fn round_chunk(geometry: Geometry) -> Geometry {
 }
 
 /// Numbers out of range are brought back into it before anything near them is tried.
-fn within_range(geometry: &Geometry, model: &Model) -> Geometry {
+fn within_range(geometry: &Geometry) -> Geometry {
     Geometry {
-        context: geometry.context.clamp(1, model.context_max.max(1).max(geometry.context.min(1 << 30))),
-        slots: geometry.slots.clamp(1, 1 << 16),
-        prefill_chunk: geometry.prefill_chunk.clamp(1, 1 << 20),
+        context: geometry.context.clamp(1, MAX_CONTEXT),
+        slots: geometry.slots.clamp(1, MAX_SLOTS),
+        prefill_chunk: geometry.prefill_chunk.clamp(1, MAX_CHUNK),
         kv: geometry.kv,
-        logit_rows: geometry.logit_rows.clamp(1, 1 << 20),
+        logit_rows: geometry.logit_rows.clamp(1, MAX_LOGIT_ROWS),
     }
 }

@@ -245,6 +245,43 @@ fn a_checkpoint_is_split_by_who_reads_its_tensors() {
     assert_eq!(refused.model.layers.attention_full, 3);
 }
 
+/// Numbers at the end of their types are refused like any other, in little time and little memory.
+#[test]
+fn geometries_without_measure_are_refused() {
+    let (checkpoint, model) = open("golden/llama");
+    let base = Geometry::default_for(model.context_max);
+    let mut geometries = Vec::new();
+    for context in [1 << 26, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, u32::MAX - 31, u32::MAX] {
+        for (slots, prefill_chunk) in [(1, 512), (1, 100_000), (1 << 16, 1), (u32::MAX, u32::MAX)] {
+            geometries.push(Geometry { context, slots, prefill_chunk, logit_rows: slots, ..base.clone() });
+        }
+    }
+    let mut profile = Profile::webgpu_default();
+    profile.limits.max_buffer_size = u64::MAX;
+    for profile in [&Profile::webgpu_default(), &profile] {
+        for geometry in &geometries {
+            let budget = Budget::flag(1 << 20, "test");
+            let budget = Some(&budget);
+            let question = Question {
+                checkpoint: &checkpoint,
+                model: &model,
+                geometry,
+                profile,
+                budget,
+                overhead: Overhead::default(),
+            };
+            let (report, verdict) = Report::new(&question).unwrap();
+            let Verdict::Refused(refusal) = verdict else { panic!("{geometry:?} was admitted") };
+            assert!(!refusal.reason.is_empty());
+            // The model is what it is, whether a plan could be made or not.
+            assert_eq!(report.model.layers.attention_full, model.layers);
+            for suggestion in &refusal.nearest {
+                assert!(suggestion.total <= 1 << 20 && suggestion.context <= geometry.context);
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

@@ -108,6 +108,36 @@ fn value(format: Format, b: &[u8], i: usize) -> f32 {
     }
 }
 
+/// Where a block holds its halves (scales and minima).
+fn halves(format: Format) -> &'static [usize] {
+    match format {
+        Format::F32 | Format::F16 | Format::BF16 | Format::Mxfp4 => &[],
+        Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Iq4Nl | Format::Iq4Xs => &[0],
+        Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
+        Format::Q2K => &[80, 82],
+        Format::Q3K => &[108],
+        Format::Q6K => &[208],
+    }
+}
+
+/// The first block that decodes to something that is not a finite number. Only floats, scales and minima are looked
+/// at: codes are finite. MXFP4's scale of 255 is the NaN of its specification.
+pub fn first_not_finite(format: Format, blocks: &[u8]) -> Option<usize> {
+    // The exponent's bits are all set in what is infinite or NaN.
+    let half = |b: &[u8], at: usize| b[at + 1] & 0x7C == 0x7C;
+    let mut blocks = blocks.chunks_exact(format.block_bytes());
+    match format {
+        Format::F32 => blocks.position(|b| b[3] & 0x7F == 0x7F && b[2] & 0x80 != 0),
+        Format::BF16 => blocks.position(|b| b[1] & 0x7F == 0x7F && b[0] & 0x80 != 0),
+        Format::F16 => blocks.position(|b| half(b, 0)),
+        Format::Mxfp4 => blocks.position(|b| b[0] == u8::MAX),
+        _ => {
+            let halves = halves(format);
+            blocks.position(|b| halves.iter().any(|&at| half(b, at)))
+        }
+    }
+}
+
 /// Decodes whole blocks into `out`. Stops at the shorter of the two, in whole blocks.
 pub fn dequantize(format: Format, blocks: &[u8], out: &mut [f32]) {
     let values = out.chunks_exact_mut(format.block_len());

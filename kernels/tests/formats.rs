@@ -3,7 +3,8 @@
 
 mod rows;
 
-use plimsoll_kernels::{Format, Record, dequant::dequantize};
+use plimsoll_kernels::dequant::{dequantize, first_not_finite};
+use plimsoll_kernels::{Format, Record};
 use proptest::prelude::*;
 use rows::random_rows;
 use safetensors::SafeTensors;
@@ -106,5 +107,42 @@ proptest! {
     fn any_row_survives(format in 0usize..16, blocks in 1u32..6, rows in 1usize..4, seed: u64) {
         let format = Format::ALL[format];
         record_is_row(format, rows, blocks * format.block_len() as u32, seed);
+    }
+}
+
+/// A block is called finite exactly when all it decodes to is: any bytes may stand in a checkpoint.
+#[test]
+fn blocks_that_are_not_finite_are_found() {
+    for format in Format::ALL {
+        let size = format.block_bytes();
+        let whole = random_rows(format, 1, 1024, 3);
+        assert_eq!(first_not_finite(format, &whole), None, "{format}");
+        let at = whole.len() / size - 1;
+        // Each byte of a block, with all its bits or with the exponents of infinities of both signs.
+        let mut found = 0;
+        for byte in 0..size {
+            for (value, before) in
+                [(0xFF, None), (0x7C, Some(0)), (0xFC, Some(0)), (0x7F, Some(0x80)), (0xFF, Some(0x80))]
+            {
+                let mut blocks = whole.clone();
+                let block = &mut blocks[at * size..];
+                block[byte] = value;
+                if let (Some(before), Some(b)) = (before, byte.checked_sub(1)) {
+                    block[b] = before;
+                }
+                let mut values = vec![0.0; format.block_len()];
+                dequantize(format, block, &mut values);
+                // 2^127, doubled values and more: what MXFP4 calls NaN need not overflow.
+                let nan = format == Format::Mxfp4 && block[0] == 0xFF;
+                let bad = nan || values.iter().any(|v| !v.is_finite());
+                assert_eq!(
+                    first_not_finite(format, &blocks),
+                    bad.then_some(at),
+                    "{format}, byte {byte}: {value}"
+                );
+                found += u32::from(bad);
+            }
+        }
+        assert!(found > 0, "{format}");
     }
 }

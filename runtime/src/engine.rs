@@ -5,7 +5,7 @@
 //! step, and its pages come back on every way out.
 
 use crate::pool::{NoRoom, Pool, Slot};
-use crate::request::{Event, FinishReason, Refused, Request, RequestId, What};
+use crate::request::{Event, FinishReason, Refused, Request, RequestId, What, check_room};
 use crate::sampler::{Choice, Row, Sampler};
 use crate::scheduler::shares;
 use crate::step::{Sampling, SequenceInput, StepInput, StepOutput, Stepper, Wanted};
@@ -144,10 +144,7 @@ impl<S: Stepper> Engine<S> {
     /// [`RuntimeError::Refused`] when it can never run here; [`RuntimeError::Busy`] when too many wait already.
     /// Nothing was launched in either case.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, RuntimeError> {
-        self.check_ids(&request.prompt)?;
-        if request.max_new == 0 {
-            return Err(Refused::NothingToDo.into());
-        }
+        request.check(self.plan())?;
         self.check_room(request.prompt.len(), request.max_new)?;
         let sampler = Sampler::new(request.sampler.clone(), &request.prompt)?;
         // A request that a free slot can take does not wait.
@@ -348,27 +345,11 @@ impl<S: Stepper> Engine<S> {
         events.append(&mut ends);
     }
 
-    fn check_ids(&self, ids: &[u32]) -> Result<(), Refused> {
-        if ids.is_empty() {
-            return Err(Refused::EmptyPrompt);
-        }
-        let vocab = self.stepper.plan().model.vocab;
-        match ids.iter().position(|&id| id >= vocab) {
-            Some(position) => Err(Refused::UnknownToken { position, id: ids[position], vocab }),
-            None => Ok(()),
-        }
-    }
-
+    /// Whether the context and the pool hold so many tokens.
     fn check_room(&self, prompt: usize, max_new: u32) -> Result<u32, Refused> {
-        let context = self.stepper.plan().geometry.context;
-        let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
-        match prompt.checked_add(max_new) {
-            Some(tokens) if tokens <= context => {
-                self.pool.could_hold(tokens)?;
-                Ok(tokens)
-            }
-            _ => Err(Refused::TooLong { prompt, max_new, context }),
-        }
+        let tokens = check_room(self.plan(), prompt, max_new)?;
+        self.pool.could_hold(tokens)?;
+        Ok(tokens)
     }
 }
 

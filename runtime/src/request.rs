@@ -3,6 +3,7 @@
 use crate::pool::NoRoom;
 use crate::sampler::SamplerOptions;
 use crate::{Cancel, RuntimeError};
+use plimsoll_estimator::Plan;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -23,6 +24,49 @@ pub struct Request {
     /// Ends the request with [`FinishReason::Cancelled`], looked at before every step, and between the submits of
     /// a step that this request has to itself.
     pub cancel: Cancel,
+}
+
+impl Request {
+    /// Whether an engine on this plan would accept it; it may be asked before anything is loaded.
+    ///
+    /// # Errors
+    /// [`Refused`], as [`Engine::submit`](crate::Engine::submit) would answer.
+    pub fn check(&self, plan: &Plan) -> Result<(), Refused> {
+        check_ids(plan, &self.prompt)?;
+        if self.max_new == 0 {
+            return Err(Refused::NothingToDo);
+        }
+        check_room(plan, self.prompt.len(), self.max_new)?;
+        self.sampler.validate()
+    }
+}
+
+/// Whether a prompt is tokens of the model, at least one.
+///
+/// # Errors
+/// [`Refused::EmptyPrompt`], [`Refused::UnknownToken`].
+pub fn check_ids(plan: &Plan, ids: &[u32]) -> Result<(), Refused> {
+    if ids.is_empty() {
+        return Err(Refused::EmptyPrompt);
+    }
+    let vocab = plan.model.vocab;
+    match ids.iter().position(|&id| id >= vocab) {
+        Some(position) => Err(Refused::UnknownToken { position, id: ids[position], vocab }),
+        None => Ok(()),
+    }
+}
+
+/// Whether the admitted context holds so many tokens: how many they are together.
+///
+/// # Errors
+/// [`Refused::TooLong`].
+pub fn check_room(plan: &Plan, prompt: usize, max_new: u32) -> Result<u32, Refused> {
+    let context = plan.geometry.context;
+    let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
+    match prompt.checked_add(max_new) {
+        Some(tokens) if tokens <= context => Ok(tokens),
+        _ => Err(Refused::TooLong { prompt, max_new, context }),
+    }
 }
 
 /// A request of one engine.

@@ -150,7 +150,9 @@ impl Sampler {
         let (mut candidates, log_sum_exp) = match row {
             Row::Candidates(row) => {
                 let known = row.best.iter().map(|c| c.1);
-                if row.log_sum_exp.is_finite() && known.clone().all(|l| !l.is_nan()) {
+                // The largest comes first; the others may be −∞.
+                let top = known.clone().next().is_none_or(f32::is_finite);
+                if top && row.log_sum_exp.is_finite() && known.clone().all(|l| !l.is_nan()) {
                     (row.best.clone(), f64::from(row.log_sum_exp))
                 } else {
                     return Err(RuntimeError::Logits { got: bad(known.chain([row.log_sum_exp])) });
@@ -202,7 +204,9 @@ impl Sampler {
             // Full rows are in id order here.
             if let Some((_, logit)) = candidates.get_mut(id as usize) {
                 let penalty = self.options.repetition_penalty;
-                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+                let penalised = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+                // A penalty near zero or without bound must not leave the numbers.
+                *logit = penalised.clamp(f32::MIN, f32::MAX);
             }
         }
     }

@@ -43,6 +43,44 @@ fn greedy_takes_the_largest_and_of_equals_the_lower_id() {
 }
 
 #[test]
+fn nothing_is_chosen_from_candidates_that_are_not_numbers() {
+    let row = |best: &[f32], log_sum_exp| Candidates {
+        best: (0..).zip(best.iter().copied()).collect(),
+        log_sum_exp,
+    };
+    for options in [SamplerOptions::default(), SamplerOptions { top_k: 2, ..options() }] {
+        let mut sampler = sampler(options);
+        for bad in [
+            row(&[1.0, 0.5], f32::NAN),
+            row(&[f32::INFINITY, 0.5], f32::MAX),
+            row(&[f32::NEG_INFINITY, f32::NEG_INFINITY], f32::MIN),
+            row(&[1.0, f32::NAN], 1.5),
+        ] {
+            let error = sampler.choose(Row::Candidates(&bad)).unwrap_err();
+            assert!(matches!(error, RuntimeError::Logits { .. }), "{bad:?}: {error}");
+        }
+        assert_eq!(sampler.choose(Row::Candidates(&row(&[1.0, f32::NEG_INFINITY], 1.0))).unwrap().id, 0);
+    }
+}
+
+#[test]
+fn a_penalty_without_measure_still_chooses_a_token() {
+    let row = [3.0, 2.0, -2.0, -3.0, 0.0];
+    for repetition_penalty in [f32::MIN_POSITIVE, 1e-45, f32::MAX] {
+        for temperature in [0.0, 1e-45, 1.0, f32::MAX] {
+            for (top_p, min_p) in [(1.0, 0.0), (0.5, 0.0), (1.0, 0.5)] {
+                let options =
+                    SamplerOptions { temperature, top_p, min_p, repetition_penalty, ..Default::default() };
+                let mut sampler = Sampler::new(options.clone(), &[0, 2]).unwrap();
+                for _ in 0..8 {
+                    sampler.choose(Row::Logits(&row)).unwrap_or_else(|e| panic!("{options:?}: {e}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn the_stage_is_the_cheapest_that_suffices() {
     let needs = |o: SamplerOptions| o.needs();
     assert_eq!(needs(SamplerOptions { top_k: 64, ..options() }), Sampling::TopK);

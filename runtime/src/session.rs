@@ -6,6 +6,7 @@ use crate::sampler::SamplerOptions;
 use crate::step::Stepper;
 use crate::stop::StopStrings;
 use crate::{Cancel, Engine, Refused, RuntimeError};
+use plimsoll_estimator::Plan;
 use plimsoll_models::Tokenizer;
 use plimsoll_models::tokenizer::DecodeStream;
 use std::collections::{HashMap, VecDeque};
@@ -55,6 +56,32 @@ impl GenerateOptions {
     /// Greedy, at most `max_new` tokens.
     pub fn greedy(max_new: u32) -> Self {
         Self { max_new: Some(max_new), ..Self::default() }
+    }
+
+    /// The request that continues `prompt` on a plan, checked as an engine would: nothing needs to be loaded to learn
+    /// that a prompt is too long.
+    ///
+    /// # Errors
+    /// [`Refused`] when it could never run there.
+    pub fn request(&self, prompt: &[u32], tokenizer: &Tokenizer, plan: &Plan) -> Result<Request, Refused> {
+        if self.stop.iter().any(String::is_empty) {
+            let expected = "texts of at least one character";
+            return Err(Refused::Option { option: "stop", expected, got: "an empty one".into() });
+        }
+        let context = plan.geometry.context;
+        // One token even when the context is full: the refusal then says by how much the prompt is too long.
+        let left = context.saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX)).max(1);
+        let ends = tokenizer.end_of_generation();
+        let request = Request {
+            prompt: prompt.to_vec(),
+            max_new: self.max_new.unwrap_or(left),
+            sampler: self.sampler.clone(),
+            end_tokens: if self.ignore_end { Vec::new() } else { ends.iter().copied().collect() },
+            stop_tokens: self.stop_tokens.clone(),
+            cancel: self.cancel.clone(),
+        };
+        request.check(plan)?;
+        Ok(request)
     }
 
     /// For prompts that a chat template wrote: they hold their special tokens.
@@ -176,22 +203,8 @@ impl<S: Stepper> Session<S> {
     /// # Errors
     /// [`RuntimeError::Refused`] when it can never run here; [`RuntimeError::Busy`] when too many wait.
     pub fn submit(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<RequestId, RuntimeError> {
-        if options.stop.iter().any(String::is_empty) {
-            let expected = "texts of at least one character";
-            return Err(Refused::Option { option: "stop", expected, got: "an empty one".into() }.into());
-        }
-        let context = self.engine.plan().geometry.context;
-        // One token even when the context is full: the refusal then says by how much the prompt is too long.
-        let left = context.saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX)).max(1);
-        let ends = self.tokenizer.end_of_generation();
-        let id = self.engine.submit(Request {
-            prompt: prompt.to_vec(),
-            max_new: options.max_new.unwrap_or(left),
-            sampler: options.sampler.clone(),
-            end_tokens: if options.ignore_end { Vec::new() } else { ends.iter().copied().collect() },
-            stop_tokens: options.stop_tokens.clone(),
-            cancel: options.cancel.clone(),
-        })?;
+        let request = options.request(prompt, &self.tokenizer, self.engine.plan())?;
+        let id = self.engine.submit(request)?;
         let decode = self.tokenizer.shared_stream(options.skip_special);
         self.answers.insert(id, Answer { decode, stops: StopStrings::new(&options.stop) });
         Ok(id)

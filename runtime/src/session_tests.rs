@@ -161,3 +161,24 @@ fn several_answers_grow_side_by_side() {
         assert_eq!(texts.remove(id).unwrap_or_default(), expected(prompt, 20).1);
     }
 }
+
+#[test]
+fn what_can_never_run_is_known_before_anything_is_loaded() {
+    let (tokenizer, plan) = (tokenizer(), plan(256, 1, 16, 1));
+    let ask = |ids: &[u32], options: &GenerateOptions| options.request(ids, &tokenizer, &plan);
+    let greedy = GenerateOptions::greedy;
+    assert_eq!(ask(&[1; 10], &GenerateOptions::default()).unwrap().max_new, 246);
+    assert_eq!(ask(&[], &greedy(1)).unwrap_err(), Refused::EmptyPrompt);
+    assert_eq!(ask(&[1], &greedy(0)).unwrap_err(), Refused::NothingToDo);
+    let unknown = Refused::UnknownToken { position: 1, id: VOCAB, vocab: VOCAB };
+    assert_eq!(ask(&[0, VOCAB], &greedy(1)).unwrap_err(), unknown);
+    let long = Refused::TooLong { prompt: 250, max_new: 7, context: 256 };
+    assert_eq!(ask(&[1; 250], &greedy(7)).unwrap_err(), long);
+    let full = Refused::TooLong { prompt: 256, max_new: 1, context: 256 };
+    assert_eq!(ask(&[1; 256], &GenerateOptions::default()).unwrap_err(), full);
+    let stop = GenerateOptions { stop: vec!["x".into(), String::new()], ..greedy(1) };
+    assert!(matches!(ask(&[1], &stop), Err(Refused::Option { option: "stop", .. })));
+    let mut hot = greedy(1);
+    hot.sampler.temperature = f32::NAN;
+    assert!(matches!(ask(&[1], &hot), Err(Refused::Option { option: "temperature", .. })));
+}

@@ -11,6 +11,7 @@ use plimsoll_kernels::{Format, Record, dequant};
 use plimsoll_models::checkpoint::{Checkpoint, TensorInfo};
 use plimsoll_models::{Model, ModelError};
 use rayon::prelude::*;
+use std::path::Path;
 
 /// Bytes of records that one task packs at a time.
 const TASK_BYTES: usize = 256 << 10;
@@ -30,6 +31,10 @@ enum Form {
 #[derive(Clone, Copy, Debug)]
 struct Run<'a> {
     form: Form,
+    /// The tensor and its file, for whoever asks what is wrong with it.
+    origin: Option<(&'a str, &'a Path)>,
+    /// Units of the tensor before this run.
+    first: usize,
     source: &'a [u8],
     /// Bytes of a unit in the source.
     from: usize,
@@ -52,15 +57,40 @@ impl<'a> Run<'a> {
     fn split(self, units: usize) -> (Run<'a>, Run<'a>) {
         let (head, tail) = self.source.split_at((units * self.from).min(self.source.len()));
         let offset = self.offset + (units * self.to) as u64;
-        (Run { source: head, ..self }, Run { source: tail, offset, ..self })
+        let first = self.first + units;
+        (Run { source: head, ..self }, Run { source: tail, offset, first, ..self })
     }
 
     fn view(&self) -> View {
         View { buffer: self.buffer, offset: self.offset, bytes: self.bytes() as u64 }
     }
 
+    fn check_finite(&self) -> Result<(), ModelError> {
+        let (format, unit) = match self.form {
+            Form::Record(record) => (record.format(), "row"),
+            Form::Vector(format) => (format, "value"),
+            Form::Raw => return Ok(()),
+        };
+        let (Some(block), Some((name, path))) = (dequant::first_not_finite(format, self.source), self.origin)
+        else {
+            return Ok(());
+        };
+        let at = self.first + block * format.block_bytes() / self.from.max(1);
+        Err(ModelError::Corrupt {
+            path: path.to_owned(),
+            place: format!("tensor {name}, {unit} {at}"),
+            expected: "finite numbers".into(),
+            got: "NaN or an infinity".into(),
+        })
+    }
+
     /// Writes the device's bytes of the whole run into `out`.
+    ///
+    /// # Errors
+    /// [`ModelError::Corrupt`] when a weight is not a finite number: kernels promise nothing about such, and a NaN can
+    /// get lost on its way to the logits.
     fn pack(&self, out: &mut [u8]) -> Result<(), RuntimeError> {
+        self.check_finite()?;
         match self.form {
             Form::Record(record) => record
                 .repack(self.source, out)
@@ -182,13 +212,15 @@ fn params(plan: &Plan) -> Vec<u8> {
 /// Everything the load writes.
 fn runs<'a>(
     plan: &Plan,
-    model: &Model,
+    model: &'a Model,
     checkpoint: &'a Checkpoint,
     params: &'a [u8],
 ) -> Result<Vec<Run<'a>>, RuntimeError> {
     let unit = ALIGN as usize;
     let mut runs = vec![Run {
         form: Form::Raw,
+        origin: None,
+        first: 0,
         source: params,
         from: unit,
         to: unit,
@@ -209,8 +241,16 @@ fn runs<'a>(
             }
             let source = checkpoint.data(checkpoint.require(&matrix.source.tensor)?)?;
             let from = source.len() / matrix.rows.max(1) as usize;
-            let mut rest =
-                Run { form: Form::Record(group.record), source, from, to: to as usize, buffer: 0, offset: 0 };
+            let mut rest = Run {
+                form: Form::Record(group.record),
+                origin: Some((matrix.source.tensor.as_str(), checkpoint.path())),
+                first: 0,
+                source,
+                from,
+                to: to as usize,
+                buffer: 0,
+                offset: 0,
+            };
             while rest.units() > 0 {
                 let Some(view) = shard.filter(|v| v.bytes > 0).or_else(|| shards.next().map(|s| s.view))
                 else {
@@ -236,6 +276,8 @@ fn runs<'a>(
         }
         runs.push(Run {
             form: Form::Vector(vector.format),
+            origin: Some((vector.source.tensor.as_str(), checkpoint.path())),
+            first: 0,
             source,
             from: vector.format.block_bytes(),
             to: 4,

@@ -2,7 +2,8 @@
 //! log-sum-exp.
 //!
 //! Two dispatches: blocks of the vocabulary into scratch, then the blocks of each row. A NaN counts as the most
-//! negative finite float and is reported as that: a row whose winner is `-f32::MAX` holds no usable logit.
+//! negative finite float and is reported as that, so that the order is total; but the log-sum-exp of a row that holds
+//! a NaN or +∞ is NaN, and nothing should be chosen from such a row.
 
 use super::lanes;
 use crate::shader::{Access, Shader, Source};
@@ -129,7 +130,9 @@ pub fn twin(args: &Args, rows: usize, logits: &[f32]) -> Vec<u32> {
         let finite = |v: f32| f64::from(usable(v).clamp(-f32::MAX, f32::MAX));
         let largest = logits.iter().map(|v| finite(*v)).fold(f64::MIN, f64::max);
         let sum: f64 = logits.iter().map(|v| (finite(*v) - largest).exp()).sum();
-        out.extend([0, ((largest + sum.ln()) as f32).to_bits()]);
+        let spoilt = logits.iter().any(|v| v.is_nan() || *v == f32::INFINITY);
+        let log_sum_exp = if spoilt { f32::NAN } else { (largest + sum.ln()) as f32 };
+        out.extend([0, log_sum_exp.to_bits()]);
     }
     out
 }

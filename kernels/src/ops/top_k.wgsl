@@ -8,9 +8,13 @@
 // negative finite float. Key 0 is nothing; its id is NONE. Each round takes the largest pair behind the last winner.
 // A lane holds its own best and looks for the next only when it won, so k rounds cost little more than one.
 // (On lavapipe, 49,152 logits: k = 40 takes twice as long as k = 1; without cells it took 30 times as long.)
+// A NaN or +inf spoils its row: the sum takes SPOILT for it, far below what all other terms can add up to, and the
+// log-sum-exp of a negative sum is the word of a NaN. Both tests look at bits, which fast math leaves alone.
 // Workgroup memory: 4 bytes a lane and 8 a cell; at most 4.5 KiB (128 lanes of 4 cells).
 
 const NONE: u32 = 0xffffffffu;
+const NAN: u32 = 0x7fc00000u;
+const SPOILT: f32 = -1e28;
 
 struct Pair {
     id: u32,

@@ -22,7 +22,9 @@ fn terms_of(index: u32) -> u32 {
 }
 
 fn term(start: u32, i: u32, largest: f32) -> f32 {
-    return exp(finite(key_of(x[start + i])) - largest);
+    let bits = bitcast<u32>(x[start + i]);
+    let spoilt = (bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u;
+    return select(exp(finite(key_of(x[start + i])) - largest), SPOILT, spoilt);
 }
 
 fn word_of(key: u32) -> u32 {

@@ -19,7 +19,8 @@ fn terms_of(index: u32) -> u32 {
 
 fn term(start: u32, i: u32, largest: f32) -> f32 {
     let at = start + 2u * (i * (p.k + 1u) + p.k);
-    return bitcast<f32>(x[at + 1u]) * exp(finite(x[at]) - largest);
+    let sum = bitcast<f32>(x[at + 1u]);
+    return select(sum * exp(finite(x[at]) - largest), SPOILT, sum < 0.0);
 }
 
 fn word_of(key: u32) -> u32 {
@@ -32,5 +33,5 @@ fn sum_head(largest: u32) -> u32 {
 }
 
 fn sum_word(largest: u32, sum: f32) -> u32 {
-    return bitcast<u32>(finite(largest) + log(sum));
+    return select(bitcast<u32>(finite(largest) + log(max(sum, 1.0))), NAN, sum < 0.0);
 }

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::pool::Slot;
-use crate::request::Refused;
+use crate::request::{Refused, check_ids};
 use crate::step::{Sampling, SequenceInput, StepInput, StepOutput, Stepper, Wanted};
 use crate::{Cancel, RuntimeError};
 use std::ops::Range;
@@ -53,7 +53,7 @@ impl<S: Stepper> Feed<'_, S> {
         from: usize,
         mut see: impl FnMut(usize, &[f32]) -> Result<(), RuntimeError>,
     ) -> Result<(), RuntimeError> {
-        self.engine.check_ids(ids)?;
+        check_ids(self.engine.plan(), ids)?;
         let more = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         if more > self.room - self.length {
             return Err(Refused::TooLong { prompt: self.length, max_new: more, context: self.room }.into());

@@ -156,19 +156,19 @@ pub struct SamplingArgs {
     #[arg(short = 'n', long = "max-new", value_name = "TOKENS", value_parser = bytes::count)]
     pub max_new: Option<u32>,
     /// 0 takes the most probable token
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     pub temperature: f32,
     /// Keep the K most probable; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub top_k: u32,
     /// Keep the most probable that reach probability P
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Keep those at least P times as probable as the most probable
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
     /// Divide the logits of recent tokens by R
-    #[arg(long, value_name = "R", default_value_t = 1.0)]
+    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
     pub repeat_penalty: f32,
     /// How many tokens are recent
     #[arg(long, value_name = "N", default_value_t = 64)]

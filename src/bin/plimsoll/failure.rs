@@ -32,6 +32,9 @@ pub enum Failure {
     /// Nobody reads what is written any more.
     #[error("standard output was closed")]
     Closed,
+    /// Standard input is no text.
+    #[error("standard input: {0}")]
+    Text(io::Error),
     /// Standard output or input fails otherwise.
     #[error("standard input or output: {0}")]
     Standard(io::Error),
@@ -41,6 +44,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::Closed,
+            io::ErrorKind::InvalidData => Failure::Text(error),
             _ => Failure::Standard(error),
         }
     }
@@ -67,10 +71,10 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Plimsoll(error) => error.exit_code(),
             Failure::Refused(_) => 3,
-            Failure::File { action: "read", .. } => 5,
-            Failure::File { .. } => 2,
+            Failure::File { action: "read", .. } | Failure::Text(_) => 5,
+            // The place the user named, or the stream, cannot be written.
+            Failure::File { .. } | Failure::Standard(_) => 2,
             Failure::Closed => 0,
-            Failure::Standard(_) => 1,
         }
     }
 

@@ -6,9 +6,10 @@ use crate::failure::Failure;
 use crate::{load, output};
 use clap::ValueEnum;
 use plimsoll::runtime::RuntimeError;
-use plimsoll::runtime::sampler::{Row, Sampler};
+use plimsoll::runtime::request::{check_ids, check_room};
+use plimsoll::runtime::sampler::{Row, Sampler, log_sum_exp};
 use plimsoll::{Engine, Runtime, SamplerOptions};
-use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
+use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -76,6 +77,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         geometry.logit_rows = load::scoring_rows(&opened, &geometry);
     }
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
+    // What can never run is refused before the weights are read.
+    let plan = ready.admitted.plan();
+    check_ids(plan, &ids).map_err(RuntimeError::from)?;
+    check_room(plan, ids.len(), new).map_err(RuntimeError::from)?;
     let (mut engine, _) = ready.engine(&opened)?;
     let vocab = engine.plan().model.vocab as usize;
     let rows = collect(&mut engine, ids, args.positions, new)?;
@@ -113,6 +118,8 @@ fn collect(
     let mut feed = engine.feed(room)?;
     let mut last = Vec::new();
     feed.push(&prompt, from, |i, row| {
+        // A row that is not made of numbers is an error and no result.
+        log_sum_exp(row)?;
         rows.logits.extend_from_slice(row);
         if i + 1 == prompt.len() {
             last = row.to_vec();
@@ -150,7 +157,9 @@ fn write(args: &Args, vocab: usize, rows: &Rows) -> Result<(), Failure> {
     if args.generate.is_some() {
         tensors.push(("generated_logits", matrix(&generated)?));
     }
-    serialize_to_file(tensors, None, &args.out).map_err(failed)
+    let bytes = serialize(tensors, None).map_err(failed)?;
+    // Written in place: a rename would put a file where a device or a link was named.
+    std::fs::write(&args.out, bytes).map_err(|error| Failure::file("write", &args.out, error))
 }
 
 /// Rows of `vocab` f32 values.

@@ -5,7 +5,9 @@ use crate::bytes;
 use crate::failure::Failure;
 use crate::{load, output, run};
 use indicatif::ProgressBar;
+use plimsoll::runtime::RuntimeError;
 use plimsoll::runtime::evaluate::{Score, window_from, windows};
+use plimsoll::runtime::request::check_room;
 use plimsoll::{Opened, Tokenizer};
 use serde_json::json;
 use std::path::PathBuf;
@@ -95,6 +97,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut geometry = args.geometry.resolve(&opened, Some(context));
     geometry.logit_rows = load::scoring_rows(&opened, &geometry);
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
+    // The last token of a part is only scored.
+    check_room(ready.admitted.plan(), longest.saturating_sub(1), 0).map_err(RuntimeError::from)?;
     let (mut engine, _) = ready.engine(&opened)?;
 
     let bar = ProgressBar::new(parts.len() as u64);

@@ -3,6 +3,7 @@
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output, SamplingArgs};
 use crate::failure::Failure;
 use crate::{load, output};
+use plimsoll::runtime::RuntimeError;
 use plimsoll::{GenerateOptions, Message, Opened, RenderOptions};
 use serde_json::json;
 use std::io::{self, IsTerminal, Read};
@@ -57,7 +58,7 @@ fn prompt(args: &Args) -> Result<String, Failure> {
 fn question(args: &Args, opened: &Opened) -> Result<(Vec<u32>, GenerateOptions), Failure> {
     let mut text = prompt(args)?;
     let mut options = args.sampling.options();
-    options.sampler.validate().map_err(plimsoll::runtime::RuntimeError::from)?;
+    options.sampler.validate().map_err(RuntimeError::from)?;
     if args.chat {
         let render = RenderOptions { add_generation_prompt: true, ..Default::default() };
         text = opened.template()?.render(&[Message::new("user", text)], &render)?;
@@ -73,6 +74,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let (ids, options) = question(args, &opened)?;
     let geometry = args.geometry.resolve(&opened, None);
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
+    // What can never run is refused before the weights are read.
+    let plan = ready.admitted.plan();
+    options.request(&ids, &*opened.tokenizer()?, plan).map_err(RuntimeError::from)?;
     let (mut session, load_time) = ready.session(&opened)?;
 
     let start = Instant::now();
