@@ -8,8 +8,10 @@ use clap::ValueEnum;
 use plimsoll::runtime::RuntimeError;
 use plimsoll::runtime::sampler::{Row, Sampler};
 use plimsoll::{Engine, Runtime, SamplerOptions};
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde_json::json;
+use std::io;
 use std::path::PathBuf;
 
 /// Which positions of the prompt.
@@ -75,6 +77,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.positions == Positions::All {
         geometry.logit_rows = load::scoring_rows(&opened, &geometry);
     }
+    load::check(&opened, &geometry, &ids, new)?;
+    output::writable(&args.out)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let (mut engine, _) = ready.engine(&opened)?;
     let vocab = engine.plan().model.vocab as usize;
@@ -90,9 +94,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         output::document(&document)
     } else {
         output::print(format_args!(
-            "{}: {} positions, {new} generated\n",
+            "{}: {}, {new} generated\n",
             args.out.display(),
-            rows.logits.len() / vocab.max(1)
+            output::count(rows.logits.len() / vocab.max(1), "position")
         ))
     }
 }
@@ -138,8 +142,16 @@ fn write(args: &Args, vocab: usize, rows: &Rows) -> Result<(), Failure> {
     let floats = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let (logits, generated) = (floats(&rows.logits), floats(&rows.generated));
     let ids: Vec<u8> = rows.ids.iter().flat_map(|&id| (id as i32).to_le_bytes()).collect();
-    let failed = |error: safetensors::SafeTensorError| {
-        Failure::file("write", &args.out, std::io::Error::other(error.to_string()))
+    let failed = |error: SafeTensorError| {
+        // The file is written under another name first: that name is nobody's business.
+        let reason = match error {
+            SafeTensorError::IoError(error) => match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => error.kind().into(),
+            },
+            other => io::Error::other(other.to_string()),
+        };
+        Failure::file("write", &args.out, reason)
     };
     let matrix =
         |bytes| TensorView::new(Dtype::F32, vec![bytes_rows(bytes, vocab), vocab], bytes).map_err(failed);

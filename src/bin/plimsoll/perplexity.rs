@@ -82,6 +82,16 @@ fn documents<'t>(text: &'t str, separator: &str) -> Vec<&'t str> {
 
 /// Scores the file.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    args.model.path()?;
+    if args.documents.is_none() && window_from(args.window as usize) >= args.window as usize {
+        let text =
+            format!("--window: expected at least 3 tokens, so that one is scored, got {}", args.window);
+        return Err(Failure::Usage(text));
+    }
+    if let Some(context) = args.geometry.context.filter(|&c| args.documents.is_none() && args.window > c) {
+        let text = format!("--window {} is longer than --context {context}", args.window);
+        return Err(Failure::Usage(text));
+    }
     let opened: Opened = args.model.open()?;
     let text = run::read_text(&args.file)?;
     let parts = parts(args, &*opened.tokenizer()?, &text)?;
@@ -93,6 +103,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let context = u32::try_from(longest).unwrap_or(u32::MAX).max(1);
     let mut geometry = args.geometry.resolve(&opened, Some(context));
+    // What follows the last token is not asked for.
+    load::check_length(&geometry, longest.saturating_sub(1), 0)?;
     geometry.logit_rows = load::scoring_rows(&opened, &geometry);
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let (mut engine, _) = ready.engine(&opened)?;
