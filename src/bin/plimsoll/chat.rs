@@ -95,7 +95,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         match Line::read(&line) {
             Line::Nothing => {}
             Line::Quit => break,
-            Line::Reset => talk.messages.truncate(talk.fixed),
+            Line::Reset => {
+                talk.messages.truncate(talk.fixed);
+                output::note(format_args!("the conversation begins again"));
+            }
             Line::Help => output::note(format_args!("{COMMANDS}")),
             Line::Unknown(command) => output::note(format_args!("no command {command}: {COMMANDS}")),
             Line::Message(text) => {
