@@ -117,6 +117,88 @@ fn usage_is_2_and_names_the_setting() {
     let output = run(&["run", &speaking, "-p", "a", "--temperature", "NaN"]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("temperature"), "{}", stderr(&output));
+    // Bad options are no refusals: that word is for what may not be loaded. They name the flag, before any load.
+    let text = PathBuf::from(&speaking).join("text.txt");
+    std::fs::write(&text, "some words to be scored").unwrap();
+    let text = text.to_str().unwrap();
+    let cases = [
+        (vec!["run", &speaking, "-p", "a", "--temperature", "-1"], "--temperature: expected"),
+        (vec!["run", &speaking, "-p", "a", "--repeat-penalty", "0"], "--repeat-penalty"),
+        (vec!["chat", &speaking, "--top-p", "-0.5"], "--top-p"),
+        (vec!["run", &speaking, "-p", "a", "--stop", ""], "stop strings"),
+        (vec!["logits", &model, "--ids", "1,256", "--out", "x"], "256"),
+        (vec!["perplexity", &speaking, "--file", text, "--window", "2"], "--window"),
+        (vec!["perplexity", &speaking, "--file", text, "--window", "8", "--context", "4"], "--context 4"),
+        (
+            vec!["logits", &model, "--ids", "1", "--out", "/no/such/folder/x"],
+            "cannot write /no/such/folder/x",
+        ),
+    ];
+    for (mut args, named) in cases {
+        // No device is opened for them.
+        args.extend(["--adapter", "no such adapter"]);
+        let output = run(&args);
+        assert_eq!(code(&output), 2, "{args:?}: {}", stderr(&output));
+        let said = stderr(&output);
+        assert!(said.contains(named) && !said.contains("refused"), "{said}");
+    }
+}
+
+#[test]
+fn what_is_too_long_needs_no_device() {
+    let (model, speaking) = (golden(), speaking("long"));
+    let cases = [
+        vec!["run", &speaking, "-p", "0123456789", "--context", "8"],
+        vec!["run", &speaking, "-p", "01", "--context", "8", "-n", "6"],
+        vec!["logits", &model, "--ids", "1,2,3", "--context", "2", "--out", "x"],
+        vec!["bench", &model, "-p", "8", "-n", "4", "--context", "10"],
+    ];
+    for mut args in cases {
+        args.extend(["--adapter", "no such adapter"]);
+        let output = run(&args);
+        assert_eq!(code(&output), 3, "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("refused: "), "{}", stderr(&output));
+    }
+    // A tokenizer without BOS makes nothing of nothing.
+    let path = PathBuf::from(&speaking).join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    tokenizer["post_processor"] = Value::Null;
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let empty = run(&["run", &speaking, "-p", "", "--adapter", "no such adapter"]);
+    assert_eq!(code(&empty), 5, "{}", stderr(&empty));
+    assert!(!stderr(&empty).contains("refused"), "{}", stderr(&empty));
+}
+
+#[test]
+fn weights_alone_do_not_say_what_they_are() {
+    let path = scratch("bare").join("model.safetensors");
+    std::fs::copy(data("golden/llama/model.safetensors"), &path).unwrap();
+    let output = run(&["estimate", path.to_str().unwrap()]);
+    assert_eq!(code(&output), 4);
+    assert!(stderr(&output).contains("no config.json beside"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_estimate_for_people_has_flags_to_copy() {
+    let config = data("configs/smollm2-135m.json").display().to_string();
+    let shown = |args: &[&str]| {
+        let output = run(&[&["estimate", config.as_str()], args].concat());
+        code(&output);
+        (String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output))
+    };
+    let (free, said) = shown(&[]);
+    assert!(free.contains("no budget: give --memory") && free.contains("--chunk 128"), "{free}");
+    assert!(!free.contains("largest that fits") && !free.contains("no_budget"), "{free}");
+    assert!(!said.contains("beyond"), "{said}");
+    let (tight, _) = shown(&["--memory", "300MB"]);
+    let nearest = tight.lines().find_map(|line| line.strip_prefix("nearest: ")).expect("flags");
+    let tried = [&["--memory", "300MB"], &*nearest.split(' ').collect::<Vec<_>>()].concat();
+    assert!(shown(&tried).0.contains("verdict   fits"), "{nearest}");
+    assert!(tight.contains("there are 300,000,000"), "{tight}");
+    let (limited, _) = shown(&["--max-allocation", "1kB"]);
+    assert!(limited.contains("refused (") && !limited.contains("largest buffer"), "{limited}");
+    let (_, said) = shown(&["--context", "100000"]);
+    assert!(said.contains("context 100000 is beyond the 8192"), "{said}");
 }
 
 #[test]
@@ -294,7 +376,7 @@ fn a_prompt_is_continued_alike_however_it_is_asked() {
     let ask = |more: &[&str]| run(&[&["run", model.as_str()], &common[..], more].concat());
     let plain = ask(&["-p", "Hello there", "-v"]);
     assert_eq!(code(&plain), 0, "{}", stderr(&plain));
-    for word in ["weights", "kv", "total", "budget"] {
+    for word in ["weights", "kv", "total", "budget", "Hello there"] {
         assert!(stderr(&plain).contains(word), "the admitted plan: {}", stderr(&plain));
     }
     let output = ask(&["-p", "Hello there", "--json", "--chunk", "4"]);
@@ -332,6 +414,8 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     assert!(small.stdout.is_empty());
     let said = stderr(&small);
     assert!(said.contains("weights") && said.contains("flag --memory"), "{said}");
+    assert_eq!(said.matches("the plan needs").count(), 1, "{said}");
+    assert!(!said.contains("layers") && !said.contains("saves"), "the estimate has its own verb: {said}");
     let report = run(&["run", &model, "-p", "x", "--memory", "100kB", "--json"]);
     assert_eq!((code(&report), &document(&report)["verdict"]), (3, &json!("refused")));
     let long = run(&["run", &model, "-p", "0123456789", "-n", "30", "--context", "32"]);
@@ -498,7 +582,7 @@ fn a_conversation_goes_on_after_a_message_that_does_not_fit() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let input = format!("Hi\n\n{}\nBye\n/quit\nnever\n", "long ".repeat(60));
+    let input = format!("Hi\n\n{}\n/what\nBye\n/quit\nnever\n", "long ".repeat(60));
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -513,6 +597,37 @@ fn a_conversation_goes_on_after_a_message_that_does_not_fit() {
     let roles: Vec<&str> = said.iter().map(|m| m.0).collect();
     assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
     assert_eq!((said[0].1, said[1].1, said[3].1), ("Be brief", "Hi", "Bye"));
+    let failed = document(&output)["failed"].clone();
+    assert_eq!((failed.as_array().unwrap().len(), &failed[0]["after"]), (1, &json!(3)));
+    assert!(failed[0]["error"].as_str().unwrap().contains("/reset"), "{failed}");
+    assert!(stderr(&output).contains("no command /what"), "{}", stderr(&output));
+}
+
+fn chat(model: &str, more: &[&str], input: &str) -> Output {
+    let mut command = plimsoll();
+    command.args(["chat", model, "--ignore-eos"]).args(more).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_conversation_uses_what_is_left_of_the_context_and_says_when_it_is_full() {
+    let model = speaking("full");
+    // 18 tokens of prompt with "Hi", and more new ones asked for than there is room.
+    let output = chat(&model, &["--context", "40", "-n", "100", "--json"], "Hi\nAgain\n/reset\nHi\n");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("the context is full"), "{}", stderr(&output));
+    let about = document(&output);
+    assert_eq!(about["messages"].as_array().unwrap().len(), 2, "/reset forgot the first");
+    assert_eq!(about["failed"][0]["content"], "Again");
+    let nothing = chat(&model, &["--context", "16"], "Hi there\nHello\n");
+    assert_eq!(code(&nothing), 3, "{}", stderr(&nothing));
+    assert!(stderr(&nothing).contains("none of the messages (2) was answered"), "{}", stderr(&nothing));
+    std::fs::remove_file(PathBuf::from(&model).join("tokenizer_config.json")).unwrap();
+    let without = chat(&model, &[], "Hi\n");
+    assert_eq!(code(&without), 5);
+    assert!(stderr(&without).contains("use `run`"), "{}", stderr(&without));
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn a_mebibyte_is_refused_with_every_term() {
             let said = [output.stdout, output.stderr].concat();
             let said = String::from_utf8_lossy(&said);
             assert_eq!(output.status.code(), Some(3), "{said}");
-            for part in ["weights", "kv", "activations", "io", "total", "1048576", "--memory"] {
+            for part in ["weights", "kv", "activations", "io", "total", "1,048,576", "--memory"] {
                 assert!(said.contains(part), "{name} {verb:?}: no {part} in {said}");
             }
         }

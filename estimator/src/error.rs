@@ -38,7 +38,7 @@ impl Limit {
 #[non_exhaustive]
 pub enum PlanError {
     /// A part that cannot be made smaller exceeds a limit of the adapter.
-    #[error("{name} needs {need} where the {} limit is {have}", limit.name())]
+    #[error("{name} needs {} where the {} limit is {}", grouped(*need), limit.name(), grouped(*have))]
     Limit {
         /// Which limit.
         limit: Limit,
@@ -75,6 +75,19 @@ pub enum PlanError {
         /// What is wrong.
         why: String,
     },
+}
+
+/// Digits in groups of three, as people read them.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 impl PlanError {

@@ -1,7 +1,7 @@
 //! The verdict: a plan held against a budget. [`Admitted`] is the only key that opens the runtime.
 
 use crate::budget::Budget;
-use crate::error::PlanError;
+use crate::error::{PlanError, grouped};
 use crate::geometry::Geometry;
 use crate::plan::{Plan, Segment};
 use crate::solve;
@@ -195,7 +195,7 @@ fn refuse_total(plan: &Plan, budget: &Budget, overhead: Overhead, nearest: Vec<S
     let terms: Vec<(Segment, u64)> = Segment::ALL.iter().map(|&s| (s, plan.segment_bytes(s))).collect();
     let weights = plan.segment_bytes(Segment::Weights);
     let below = if budget.bytes < weights {
-        format!("; {} is below the weights alone ({weights} bytes)", budget.source)
+        format!("; {} is below the weights alone ({} bytes)", budget.source, grouped(weights))
     } else {
         String::new()
     };
@@ -207,10 +207,11 @@ fn refuse_total(plan: &Plan, budget: &Budget, overhead: Overhead, nearest: Vec<S
         terms,
         nearest,
         reason: format!(
-            "the plan needs {need} bytes and there are {} ({}), {} too few{below}",
-            budget.bytes,
+            "the plan needs {} bytes and there are {} ({}), {} too few{below}",
+            grouped(need),
+            grouped(budget.bytes),
             budget.source,
-            need - budget.bytes,
+            grouped(need - budget.bytes),
         ),
     }
 }

@@ -347,7 +347,7 @@ impl<S: Stepper> Engine<S> {
 
     /// Whether the context and the pool hold so many tokens.
     fn check_room(&self, prompt: usize, max_new: u32) -> Result<u32, Refused> {
-        let tokens = check_room(self.plan(), prompt, max_new)?;
+        let tokens = check_room(self.plan().geometry.context, prompt, max_new)?;
         self.pool.could_hold(tokens)?;
         Ok(tokens)
     }

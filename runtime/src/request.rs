@@ -32,11 +32,11 @@ impl Request {
     /// # Errors
     /// [`Refused`], as [`Engine::submit`](crate::Engine::submit) would answer.
     pub fn check(&self, plan: &Plan) -> Result<(), Refused> {
-        check_ids(plan, &self.prompt)?;
+        check_ids(plan.model.vocab, &self.prompt)?;
         if self.max_new == 0 {
             return Err(Refused::NothingToDo);
         }
-        check_room(plan, self.prompt.len(), self.max_new)?;
+        check_room(plan.geometry.context, self.prompt.len(), self.max_new)?;
         self.sampler.validate()
     }
 }
@@ -45,11 +45,10 @@ impl Request {
 ///
 /// # Errors
 /// [`Refused::EmptyPrompt`], [`Refused::UnknownToken`].
-pub fn check_ids(plan: &Plan, ids: &[u32]) -> Result<(), Refused> {
+pub fn check_ids(vocab: u32, ids: &[u32]) -> Result<(), Refused> {
     if ids.is_empty() {
         return Err(Refused::EmptyPrompt);
     }
-    let vocab = plan.model.vocab;
     match ids.iter().position(|&id| id >= vocab) {
         Some(position) => Err(Refused::UnknownToken { position, id: ids[position], vocab }),
         None => Ok(()),
@@ -60,8 +59,7 @@ pub fn check_ids(plan: &Plan, ids: &[u32]) -> Result<(), Refused> {
 ///
 /// # Errors
 /// [`Refused::TooLong`].
-pub fn check_room(plan: &Plan, prompt: usize, max_new: u32) -> Result<u32, Refused> {
-    let context = plan.geometry.context;
+pub fn check_room(context: u32, prompt: usize, max_new: u32) -> Result<u32, Refused> {
     let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
     match prompt.checked_add(max_new) {
         Some(tokens) if tokens <= context => Ok(tokens),

@@ -53,7 +53,7 @@ impl<S: Stepper> Feed<'_, S> {
         from: usize,
         mut see: impl FnMut(usize, &[f32]) -> Result<(), RuntimeError>,
     ) -> Result<(), RuntimeError> {
-        check_ids(self.engine.plan(), ids)?;
+        check_ids(self.engine.plan().model.vocab, ids)?;
         let more = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         if more > self.room - self.length {
             return Err(Refused::TooLong { prompt: self.length, max_new: more, context: self.room }.into());

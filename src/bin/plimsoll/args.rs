@@ -3,6 +3,8 @@
 use crate::bytes;
 use crate::failure::Failure;
 use clap::Args;
+use plimsoll::models::ModelError;
+use plimsoll::runtime::Refused;
 use plimsoll::{AdapterChoice, DeviceOptions, Geometry, KvFormat, Limits, Opened, SamplerOptions};
 use std::path::PathBuf;
 
@@ -43,7 +45,16 @@ impl ModelArg {
 
     /// The opened checkpoint.
     pub fn open(&self) -> Result<Opened, Failure> {
-        Ok(plimsoll::open(self.path()?)?)
+        let path = self.path()?;
+        match plimsoll::open(path) {
+            // Weights alone do not say what they are.
+            Err(plimsoll::Error::Model(ModelError::UnknownArchitecture { stated, .. }))
+                if stated == "nothing" && path.extension().is_some_and(|e| e == "safetensors") =>
+            {
+                Err(Failure::NoConfig(path.clone()))
+            }
+            opened => Ok(opened?),
+        }
     }
 }
 
@@ -87,7 +98,8 @@ impl GeometryArgs {
 /// The machine, and how much of it may be used.
 #[derive(Debug, Args)]
 pub struct MachineArgs {
-    /// A ceiling on device memory, e.g. 48GiB, 48GB or 1_000_000; PLIMSOLL_MEMORY_LIMIT is another
+    /// A ceiling on device memory for the steady state, e.g. 48GiB, 48GB or 1_000_000; the load's staging (the line
+    /// `load peak`) comes on top. PLIMSOLL_MEMORY_LIMIT is another ceiling
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     pub memory: Option<u64>,
     /// The most bytes of one buffer
@@ -156,19 +168,19 @@ pub struct SamplingArgs {
     #[arg(short = 'n', long = "max-new", value_name = "TOKENS", value_parser = bytes::count)]
     pub max_new: Option<u32>,
     /// 0 takes the most probable token
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_hyphen_values = true)]
     pub temperature: f32,
     /// Keep the K most probable; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub top_k: u32,
     /// Keep the most probable that reach probability P
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_hyphen_values = true)]
     pub top_p: f32,
     /// Keep those at least P times as probable as the most probable
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_hyphen_values = true)]
     pub min_p: f32,
     /// Divide the logits of recent tokens by R
-    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "R", default_value_t = 1.0, allow_hyphen_values = true)]
     pub repeat_penalty: f32,
     /// How many tokens are recent
     #[arg(long, value_name = "N", default_value_t = 64)]
@@ -188,8 +200,28 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// As the library takes them.
-    pub fn options(&self) -> plimsoll::GenerateOptions {
+    /// As the library takes them, checked: before anything is opened.
+    pub fn options(&self) -> Result<plimsoll::GenerateOptions, Failure> {
+        let options = self.unchecked();
+        let flag = |option: &str| match option {
+            "repetition_penalty" => "--repeat-penalty".to_owned(),
+            other => format!("--{}", other.replace('_', "-")),
+        };
+        match options.sampler.validate() {
+            Err(Refused::Option { option, expected, got }) => {
+                return Err(Failure::Usage(format!("{}: expected {expected}, got {got}", flag(option))));
+            }
+            Err(other) => return Err(Failure::Usage(other.to_string())),
+            Ok(()) => {}
+        }
+        if self.stop.iter().any(String::is_empty) {
+            let text = "--stop: stop strings: expected texts of at least one character, got an empty one";
+            return Err(Failure::Usage(text.into()));
+        }
+        Ok(options)
+    }
+
+    fn unchecked(&self) -> plimsoll::GenerateOptions {
         plimsoll::GenerateOptions {
             max_new: self.max_new,
             sampler: SamplerOptions {

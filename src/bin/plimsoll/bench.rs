@@ -48,6 +48,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // The prompt's last step chooses one token more.
     let tokens = args.prompt_tokens.saturating_add(args.new_tokens).saturating_add(1);
     let geometry = args.geometry.resolve(&opened, Some(tokens));
+    load::check_length(&geometry, args.prompt_tokens as usize, args.new_tokens.saturating_add(1))?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     // On a device of its own, which is gone before the model is loaded. Not before it is admitted: a refusal
     // allocates nothing.
@@ -99,14 +100,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         table.add_row([name, format!("{:.2}", median(rates)), format!("{least:.2}"), format!("{most:.2}")]);
     }
     output::print(format_args!(
-        "{} ({}) on {}: context {}, chunk {}, KV {}; {} repetitions\n{table}\n",
+        "{} ({}) on {}: context {}, chunk {}, KV {}; {}\n{table}\n",
         plan.model.name,
         plan.model.architecture,
         device.info().name,
         g.context,
         g.prefill_chunk,
         g.kv,
-        args.repetitions
+        output::count(args.repetitions as usize, "repetition")
     ))?;
     output::print(format_args!(
         "ceilings of this adapter in this run: reading {:.1} GB/s, multiply-adds {:.1} GFLOP/s\n\

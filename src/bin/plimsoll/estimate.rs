@@ -2,7 +2,7 @@
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
 use crate::failure::Failure;
-use crate::{output, show};
+use crate::{load, output, show};
 use plimsoll::{Budget, Device, Profile};
 
 /// Flags.
@@ -32,14 +32,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (profile, Budget::resolve(requested, None))
     };
     let geometry = args.geometry.resolve(&opened, None);
+    load::note_context(&opened, &geometry);
     let (report, _) = opened.estimate(&geometry, &profile, budget.as_ref())?;
     if args.output.json {
         output::document(&report)?;
     } else {
-        output::print(format_args!("{}\n", show::report(&report)))?;
+        output::print(format_args!("{}\n", show::report(&report, args.machine.adapter.is_some())))?;
     }
     match &report.refusal {
-        Some(refusal) => Err(Failure::Refused(format!("refused: {}", refusal.reason))),
+        Some(refusal) => Err(Failure::Refused { reason: refusal.reason.clone(), details: String::new() }),
         None => Ok(()),
     }
 }

@@ -1,14 +1,15 @@
 //! How a verb ends when it does not end well: a message, a document where `--json` asked for one, an exit code.
 
 use crate::output;
+use plimsoll::Error;
+use plimsoll::runtime::RuntimeError;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use thiserror::Error;
 
 /// Why a verb failed.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The command line, or an environment variable.
     #[error("{0}")]
@@ -16,9 +17,25 @@ pub enum Failure {
     /// The library.
     #[error(transparent)]
     Plimsoll(#[from] plimsoll::Error),
-    /// Refused, and the table or the document has been shown.
-    #[error("{0}")]
-    Refused(String),
+    /// Refused, and a document that says so has been shown where one was asked for.
+    #[error("refused: {reason}")]
+    Refused {
+        /// The reason, in a sentence.
+        reason: String,
+        /// Tables under it; may be empty.
+        details: String,
+    },
+    /// No message of a conversation had an answer; each failure has been shown.
+    #[error("none of the messages ({messages}) was answered")]
+    Unanswered {
+        /// How many there were.
+        messages: usize,
+        /// The exit code of the last failure.
+        code: u8,
+    },
+    /// Weights without the file that says what they are.
+    #[error("no config.json beside {}", .0.display())]
+    NoConfig(PathBuf),
     /// A file of the user's.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
@@ -66,11 +83,14 @@ impl Failure {
         Failure::File { action, path: path.to_owned(), source }
     }
 
-    fn code(&self) -> u8 {
+    /// The exit code.
+    pub fn code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
             Failure::Plimsoll(error) => error.exit_code(),
-            Failure::Refused(_) => 3,
+            Failure::Refused { .. } => 3,
+            Failure::Unanswered { code, .. } => *code,
+            Failure::NoConfig(_) => 4,
             Failure::File { action: "read", .. } | Failure::Text(_) => 5,
             // The place the user named, or the stream, cannot be written.
             Failure::File { .. } | Failure::Standard(_) => 2,
@@ -78,15 +98,39 @@ impl Failure {
         }
     }
 
+    /// What is said of it. "refused:" is the word for exit code 3 alone: a bad option is an error of the usage.
+    pub fn message(&self) -> String {
+        match self {
+            Failure::Plimsoll(Error::Runtime(RuntimeError::Refused(why))) if self.code() != 3 => {
+                why.to_string()
+            }
+            Failure::Plimsoll(Error::Missing { what: "a chat template", .. }) => {
+                format!("{self}: use `run`, without --chat")
+            }
+            _ => self.to_string(),
+        }
+    }
+
     /// Says it, and answers the exit code.
     pub fn report(&self, json: bool) -> ExitCode {
         let code = self.code();
         if !matches!(self, Failure::Closed) {
-            output::note(format_args!("plimsoll: {self}"));
-            // A refusal has its own document.
-            if json && !matches!(self, Failure::Refused(_)) {
+            let message = self.message();
+            output::note(format_args!("plimsoll: {message}"));
+            // Refusals and conversations have their own documents.
+            let shown = match self {
+                Failure::Refused { details, .. } => {
+                    if !json && !details.is_empty() {
+                        output::note(format_args!("{details}"));
+                    }
+                    true
+                }
+                Failure::Unanswered { .. } => true,
+                _ => false,
+            };
+            if json && !shown {
                 let verdict = (code == 4).then_some("cannot_price");
-                let document = json!({"schema": 1, "verdict": verdict, "error": {"exit_code": code, "message": self.to_string()}});
+                let document = json!({"schema": 1, "verdict": verdict, "error": {"exit_code": code, "message": message}});
                 // There is nobody left to tell if this fails too.
                 let _ = output::document(&document);
             }

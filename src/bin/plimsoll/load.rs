@@ -4,6 +4,8 @@ use crate::args::{MachineArgs, Output};
 use crate::failure::Failure;
 use crate::{output, show};
 use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll::runtime::RuntimeError;
+use plimsoll::runtime::request::{check_ids, check_room};
 use plimsoll::{Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Opened, Runtime, Session};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -14,7 +16,7 @@ pub struct Ready {
     pub admitted: Admitted,
 }
 
-/// Opens the adapter and asks for admission. A refusal is shown, as a table or as the document.
+/// Opens the adapter and asks for admission. A refusal brings its tables; with `--json` its document is shown.
 pub fn admit(
     opened: &Opened,
     geometry: &Geometry,
@@ -26,22 +28,23 @@ pub fn admit(
     let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
     let budget = plimsoll::budget(requested, &device.memory());
     let profile = device.profile();
+    note_context(opened, geometry);
     let admitted = match opened.admit(geometry, profile, budget.as_ref()) {
-        Err(Error::Refused(refusal)) if machine.insist => {
-            let plan = plimsoll::Plan::new(&opened.model, geometry, profile);
+        Err(Error::Refused(refusal)) => {
             // A plan that breaks the adapter's limits cannot be insisted on.
-            let plan = plan.map_err(|_| Failure::Refused(format!("refused: {refusal}")))?;
+            let plan = plimsoll::Plan::new(&opened.model, geometry, profile).ok().filter(|_| machine.insist);
+            let Some(plan) = plan else {
+                let (report, _) = opened.estimate(geometry, profile, budget.as_ref())?;
+                if out.json {
+                    output::document(&report)?;
+                }
+                return Err(Failure::Refused {
+                    reason: refusal.to_string(),
+                    details: show::refusal(&report),
+                });
+            };
             output::note(format_args!("plimsoll: loading all the same: {refusal}"));
             Admitted::insist(plan, budget)
-        }
-        Err(Error::Refused(refusal)) => {
-            let (report, _) = opened.estimate(geometry, profile, budget.as_ref())?;
-            if out.json {
-                output::document(&report)?;
-            } else {
-                output::note(format_args!("{}", show::report(&report)));
-            }
-            return Err(Failure::Refused(format!("refused: {refusal}")));
         }
         other => other?,
     };
@@ -52,6 +55,29 @@ pub fn admit(
         output::note(format_args!("{}", admitted.plan()));
     }
     Ok(Ready { device, admitted })
+}
+
+/// Says when more context is asked for than the model was made for: it works, and what it says may not.
+pub fn note_context(opened: &Opened, geometry: &Geometry) {
+    let (asked, made_for) = (geometry.context, opened.model.context_max);
+    if made_for > 0 && asked > made_for {
+        output::note(format_args!(
+            "plimsoll: context {asked} is beyond the {made_for} this model was made for"
+        ));
+    }
+}
+
+/// Whether `ids` and `new` tokens after them can run in a geometry: what the engine would say, before the device is
+/// opened.
+pub fn check(opened: &Opened, geometry: &Geometry, ids: &[u32], new: u32) -> Result<(), RuntimeError> {
+    check_ids(opened.model.vocab, ids)?;
+    check_length(geometry, ids.len(), new)
+}
+
+/// Whether a prompt and what follows it fit the context.
+pub fn check_length(geometry: &Geometry, prompt: usize, max_new: u32) -> Result<(), RuntimeError> {
+    check_room(geometry.context, prompt, max_new)?;
+    Ok(())
 }
 
 /// Two bars on standard error while a plan is loaded.

@@ -6,11 +6,12 @@ use crate::failure::Failure;
 use crate::{load, output};
 use clap::ValueEnum;
 use plimsoll::runtime::RuntimeError;
-use plimsoll::runtime::request::{check_ids, check_room};
 use plimsoll::runtime::sampler::{Row, Sampler, log_sum_exp};
 use plimsoll::{Engine, Runtime, SamplerOptions};
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::json;
+use std::io;
 use std::path::PathBuf;
 
 /// Which positions of the prompt.
@@ -76,11 +77,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.positions == Positions::All {
         geometry.logit_rows = load::scoring_rows(&opened, &geometry);
     }
+    load::check(&opened, &geometry, &ids, new)?;
+    output::writable(&args.out)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
-    // What can never run is refused before the weights are read.
-    let plan = ready.admitted.plan();
-    check_ids(plan, &ids).map_err(RuntimeError::from)?;
-    check_room(plan, ids.len(), new).map_err(RuntimeError::from)?;
     let (mut engine, _) = ready.engine(&opened)?;
     let vocab = engine.plan().model.vocab as usize;
     let rows = collect(&mut engine, ids, args.positions, new)?;
@@ -95,9 +94,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         output::document(&document)
     } else {
         output::print(format_args!(
-            "{}: {} positions, {new} generated\n",
+            "{}: {}, {new} generated\n",
             args.out.display(),
-            rows.logits.len() / vocab.max(1)
+            output::count(rows.logits.len() / vocab.max(1), "position")
         ))
     }
 }
@@ -145,9 +144,8 @@ fn write(args: &Args, vocab: usize, rows: &Rows) -> Result<(), Failure> {
     let floats = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let (logits, generated) = (floats(&rows.logits), floats(&rows.generated));
     let ids: Vec<u8> = rows.ids.iter().flat_map(|&id| (id as i32).to_le_bytes()).collect();
-    let failed = |error: safetensors::SafeTensorError| {
-        Failure::file("write", &args.out, std::io::Error::other(error.to_string()))
-    };
+    let failed =
+        |error: SafeTensorError| Failure::file("write", &args.out, io::Error::other(error.to_string()));
     let matrix =
         |bytes| TensorView::new(Dtype::F32, vec![bytes_rows(bytes, vocab), vocab], bytes).map_err(failed);
     let mut tensors = vec![

@@ -20,9 +20,9 @@ use clap::{Parser, Subcommand};
 use failure::Failure;
 use std::process::ExitCode;
 
-/// Prices a language model to the byte, refuses it or runs it, and never allocates again.
+/// Prices a language model to the byte, then refuses it or runs it; after the load nothing is allocated again.
 ///
-/// Exit codes: 0 done or fits, 2 usage, 3 refused, 4 cannot price, 5 bad input file, 6 device error.
+/// Exit codes: 0 done or fits, 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file, 6 device error.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll", version, max_term_width = 110)]
 struct Cli {
@@ -40,7 +40,10 @@ enum Verb {
     Estimate(estimate::Args),
     /// Continues a prompt
     Run(run::Args),
-    /// Talks, with the model's chat template
+    /// Talks, with the model's chat template: one line is one message
+    ///
+    /// /reset begins the conversation again, /help lists the commands, /quit (or /exit, /bye, or the end of input)
+    /// ends it.
     Chat(chat::Args),
     /// Measures prefill and decode rates
     Bench(bench::Args),

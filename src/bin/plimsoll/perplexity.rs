@@ -5,9 +5,7 @@ use crate::bytes;
 use crate::failure::Failure;
 use crate::{load, output, run};
 use indicatif::ProgressBar;
-use plimsoll::runtime::RuntimeError;
 use plimsoll::runtime::evaluate::{Score, window_from, windows};
-use plimsoll::runtime::request::check_room;
 use plimsoll::{Opened, Tokenizer};
 use serde_json::json;
 use std::path::PathBuf;
@@ -84,6 +82,16 @@ fn documents<'t>(text: &'t str, separator: &str) -> Vec<&'t str> {
 
 /// Scores the file.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    args.model.path()?;
+    if args.documents.is_none() && window_from(args.window as usize) >= args.window as usize {
+        let text =
+            format!("--window: expected at least 3 tokens, so that one is scored, got {}", args.window);
+        return Err(Failure::Usage(text));
+    }
+    if let Some(context) = args.geometry.context.filter(|&c| args.documents.is_none() && args.window > c) {
+        let text = format!("--window {} is longer than --context {context}", args.window);
+        return Err(Failure::Usage(text));
+    }
     let opened: Opened = args.model.open()?;
     let text = run::read_text(&args.file)?;
     let parts = parts(args, &*opened.tokenizer()?, &text)?;
@@ -95,10 +103,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let context = u32::try_from(longest).unwrap_or(u32::MAX).max(1);
     let mut geometry = args.geometry.resolve(&opened, Some(context));
+    // The last token of a part is only scored.
+    load::check_length(&geometry, longest.saturating_sub(1), 0)?;
     geometry.logit_rows = load::scoring_rows(&opened, &geometry);
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
-    // The last token of a part is only scored.
-    check_room(ready.admitted.plan(), longest.saturating_sub(1), 0).map_err(RuntimeError::from)?;
     let (mut engine, _) = ready.engine(&opened)?;
 
     let bar = ProgressBar::new(parts.len() as u64);

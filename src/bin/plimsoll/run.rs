@@ -3,7 +3,6 @@
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output, SamplingArgs};
 use crate::failure::Failure;
 use crate::{load, output};
-use plimsoll::runtime::RuntimeError;
 use plimsoll::{GenerateOptions, Message, Opened, RenderOptions};
 use serde_json::json;
 use std::io::{self, IsTerminal, Read};
@@ -54,29 +53,31 @@ fn prompt(args: &Args) -> Result<String, Failure> {
     }
 }
 
-/// The ids of the prompt, and how it is continued.
-fn question(args: &Args, opened: &Opened) -> Result<(Vec<u32>, GenerateOptions), Failure> {
+/// The prompt and its ids, and how it is continued.
+fn question(
+    args: &Args,
+    opened: &Opened,
+    mut options: GenerateOptions,
+) -> Result<(String, Vec<u32>, GenerateOptions), Failure> {
     let mut text = prompt(args)?;
-    let mut options = args.sampling.options();
-    options.sampler.validate().map_err(RuntimeError::from)?;
     if args.chat {
         let render = RenderOptions { add_generation_prompt: true, ..Default::default() };
         text = opened.template()?.render(&[Message::new("user", text)], &render)?;
         options = options.for_chat();
     }
     let ids = opened.tokenizer()?.encode(&text, options.add_special, options.parse_special)?;
-    Ok((ids, options))
+    Ok((text, ids, options))
 }
 
 /// Continues the prompt.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    args.model.path()?;
+    let options = args.sampling.options()?;
     let opened = args.model.open()?;
-    let (ids, options) = question(args, &opened)?;
+    let (prompt, ids, options) = question(args, &opened, options)?;
     let geometry = args.geometry.resolve(&opened, None);
+    load::check(&opened, &geometry, &ids, options.max_new.unwrap_or(1))?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
-    // What can never run is refused before the weights are read.
-    let plan = ready.admitted.plan();
-    options.request(&ids, &*opened.tokenizer()?, plan).map_err(RuntimeError::from)?;
     let (mut session, load_time) = ready.session(&opened)?;
 
     let start = Instant::now();
@@ -87,10 +88,18 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             bar.finish_and_clear();
         }
     });
+    // People see the sentence whole; standard output has the continuation alone. Not before the bar is gone.
+    let mut unsaid = (args.output.verbose > 0 && !args.output.json).then_some(prompt);
+    let mut say_prompt = || {
+        if let Some(prompt) = unsaid.take() {
+            output::hint(format_args!("{prompt}"));
+        }
+    };
     let mut first = None;
     let mut text = String::new();
     while let Some(piece) = generation.next() {
         let piece = piece?;
+        say_prompt();
         first.get_or_insert_with(|| (start.elapsed(), generation.tokens().len()));
         if args.output.json {
             text.push_str(&piece);
@@ -98,6 +107,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             output::print(format_args!("{piece}"))?;
         }
     }
+    say_prompt();
     let total = start.elapsed();
     let tokens = generation.tokens().to_vec();
     let finish = generation.finish_reason();
@@ -111,11 +121,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let decode = (later > 0.0 && decode.is_finite()).then_some(decode);
     if args.output.verbose > 0 {
         output::note(format_args!(
-            "loaded in {:.2} s; {} prompt tokens, first text after {:.2} s; {} tokens{}; ended by {}",
+            "loaded in {:.2} s; {}, first text after {:.2} s; {}{}; ended by {}",
             load_time.as_secs_f64(),
-            ids.len(),
+            output::count(ids.len(), "prompt token"),
             first_time.as_secs_f64(),
-            tokens.len(),
+            output::count(tokens.len(), "new token"),
             decode.map_or(String::new(), |rate| format!(", {rate:.1} a second")),
             finish.map_or("an error", |f| f.name())
         ));

@@ -3,6 +3,7 @@
 use crate::bytes::{grouped, human};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use plimsoll::estimator::plan::Segment;
+use plimsoll::estimator::verdict::Suggestion;
 use plimsoll::{Budget, Device, Plan, Report};
 use std::fmt::Write;
 
@@ -54,8 +55,8 @@ pub fn plan(plan: &Plan, device: &Device, budget: Option<&Budget>) -> String {
     text
 }
 
-/// The estimate.
-pub fn report(report: &Report) -> String {
+/// The estimate. `on_adapter`: the limits are a device's.
+pub fn report(report: &Report, on_adapter: bool) -> String {
     let mut text = String::new();
     let (model, g) = (&report.model, &report.geometry);
     let _ = writeln!(
@@ -80,6 +81,44 @@ pub fn report(report: &Report) -> String {
     );
     let _ = writeln!(text, "{}", budget_line(report.budget.as_ref().map(|b| (b.bytes, b.source.as_str()))));
 
+    // Limits may allow no plan: then there is nothing to add up.
+    if report.bytes.total > 0 {
+        let _ = writeln!(text, "{}", segments(report));
+        let _ =
+            writeln!(text, "one more token of context: {} bytes a slot", grouped(report.kv_bytes_per_token));
+        let (allocation, binding) = (&report.largest_allocation, &report.largest_binding);
+        let _ = writeln!(text, "largest buffer: {}, {}", allocation.name, human(allocation.bytes));
+        let _ = writeln!(text, "largest binding: {}, {}", binding.name, human(binding.bytes));
+    }
+    if report.ladder.iter().any(|rung| rung.total.is_some()) {
+        ladder(report, &mut text);
+    }
+    if report.budget.is_some() || on_adapter {
+        largest(report, &mut text);
+    }
+    if !report.levers.is_empty() {
+        let mut levers = table(&["change", "saves", ""], &[1, 2]);
+        for lever in &report.levers {
+            levers.add_row([flag(&lever.change), grouped(lever.saves), human(lever.saves)]);
+        }
+        let _ = writeln!(text, "{levers}");
+    }
+    verdict(report, &mut text);
+    text
+}
+
+/// Under the reason of a refusal: the need, term by term, and what would fit.
+pub fn refusal(report: &Report) -> String {
+    let mut text = String::new();
+    if report.bytes.total > 0 {
+        let _ = writeln!(text, "{}", segments(report));
+    }
+    nearest(report, &mut text);
+    text
+}
+
+/// Bytes per segment.
+fn segments(report: &Report) -> Table {
     let b = &report.bytes;
     let mut bytes = table(&["segment", "bytes", ""], &[1, 2]);
     let segments = [
@@ -98,54 +137,74 @@ pub fn report(report: &Report) -> String {
             bytes.add_row([name.to_owned(), grouped(amount), human(amount)]);
         }
     }
-    let _ = writeln!(text, "{bytes}");
-    let _ = writeln!(text, "one more token of context: {} bytes a slot", grouped(report.kv_bytes_per_token));
-    let (allocation, binding) = (&report.largest_allocation, &report.largest_binding);
-    let _ = writeln!(text, "largest buffer: {}, {}", allocation.name, human(allocation.bytes));
-    let _ = writeln!(text, "largest binding: {}, {}", binding.name, human(binding.bytes));
+    bytes
+}
 
-    ladder(report, &mut text);
-    if !report.levers.is_empty() {
-        let mut levers = table(&["change", "saves", ""], &[1, 2]);
-        for lever in &report.levers {
-            levers.add_row([lever.change.clone(), grouped(lever.saves), human(lever.saves)]);
-        }
-        let _ = writeln!(text, "{levers}");
-    }
-    verdict(report, &mut text);
-    text
+/// `prefill_chunk 512 -> 128` as the flag that does it.
+fn flag(change: &str) -> String {
+    let flag = match change.split_whitespace().next() {
+        Some("slots") => "--slots",
+        Some("context") => "--context",
+        Some("prefill_chunk") => "--chunk",
+        Some("kv") => "--kv",
+        _ => return change.to_owned(),
+    };
+    let value = change.split_whitespace().next_back().unwrap_or_default();
+    format!("{flag} {value}")
 }
 
 fn ladder(report: &Report, text: &mut String) {
-    let mut ladder = table(&["context", "bytes", "", "verdict"], &[0, 1, 2]);
+    // Without a budget there is no verdict to tell.
+    let judged = report.budget.is_some();
+    let header: &[&str] =
+        if judged { &["context", "bytes", "", "verdict"] } else { &["context", "bytes", ""] };
+    let mut ladder = table(header, &[0, 1, 2]);
     for rung in &report.ladder {
-        let (exact, rough) = rung.total.map(|t| (grouped(t), human(t))).unwrap_or_default();
-        ladder.add_row([grouped(rung.context.into()), exact, rough, rung.verdict.clone()]);
+        let none = || ("no plan".to_owned(), String::new());
+        let (exact, rough) = rung.total.map_or_else(none, |t| (grouped(t), human(t)));
+        let mut row = vec![grouped(rung.context.into()), exact, rough];
+        if judged {
+            row.push(rung.verdict.clone());
+        }
+        ladder.add_row(row);
     }
     let _ = writeln!(text, "{ladder}");
-    if report.budget.is_some() {
-        let number = |n: Option<u32>| n.map_or("none".to_owned(), |n| grouped(n.into()));
-        let fits = &report.largest;
-        let _ = writeln!(
-            text,
-            "largest that fits, each with the rest as asked: context {}, slots {}, chunk {}",
-            number(fits.context),
-            number(fits.slots),
-            number(fits.prefill_chunk)
-        );
-    }
+}
+
+fn largest(report: &Report, text: &mut String) {
+    let number = |n: Option<u32>| n.map_or("none".to_owned(), |n| grouped(n.into()));
+    let fits = &report.largest;
+    let _ = writeln!(
+        text,
+        "largest that fits, each with the rest as asked: context {}, slots {}, chunk {}",
+        number(fits.context),
+        number(fits.slots),
+        number(fits.prefill_chunk)
+    );
 }
 
 fn verdict(report: &Report, text: &mut String) {
-    let _ = write!(text, "verdict   {}", report.verdict);
-    let Some(refusal) = &report.refusal else { return };
-    let _ = write!(text, " ({}): {}", refusal.broke, refusal.reason);
-    if refusal.nearest.is_empty() {
-        let _ = write!(text, "\nno geometry of this model fits");
+    let Some(refusal) = &report.refusal else {
+        let said = match report.verdict.as_str() {
+            "no_budget" => "no budget: give --memory 8GiB, or --adapter 0 to hold it against that device",
+            other => other,
+        };
+        let _ = write!(text, "verdict   {said}");
         return;
-    }
+    };
+    let _ = writeln!(text, "verdict   {} ({}): {}", report.verdict, refusal.broke, refusal.reason);
+    nearest(report, text);
+}
+
+/// What would fit, and the first of it as flags to copy.
+fn nearest(report: &Report, text: &mut String) {
+    let suggestions = report.refusal.as_ref().map(|r| r.nearest.as_slice()).unwrap_or_default();
+    let Some(first) = suggestions.first() else {
+        let _ = write!(text, "no geometry of this model fits");
+        return;
+    };
     let mut nearest = table(&["that fits: context", "slots", "chunk", "KV", "bytes", ""], &[0, 1, 2, 4, 5]);
-    for s in &refusal.nearest {
+    for s in suggestions {
         nearest.add_row([
             grouped(s.context.into()),
             s.slots.to_string(),
@@ -155,5 +214,25 @@ fn verdict(report: &Report, text: &mut String) {
             human(s.total),
         ]);
     }
-    let _ = write!(text, "\n{nearest}");
+    let _ = write!(text, "{nearest}\nnearest:{}", flags(first, report));
+}
+
+/// What of a suggestion is not as asked, as flags.
+fn flags(suggestion: &Suggestion, report: &Report) -> String {
+    let asked = &report.geometry;
+    let mut text = String::new();
+    let changes = [
+        ("context", suggestion.context, asked.context),
+        ("slots", suggestion.slots, asked.slots),
+        ("chunk", suggestion.prefill_chunk, asked.prefill_chunk),
+    ];
+    for (name, new, old) in changes {
+        if new != old {
+            let _ = write!(text, " --{name} {new}");
+        }
+    }
+    if suggestion.kv != asked.kv {
+        let _ = write!(text, " --kv {}", suggestion.kv);
+    }
+    text
 }
