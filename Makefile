@@ -39,7 +39,7 @@ fuzz:
 cross:
 	scripts/cross.sh
 
-## Benchmarks: see the README for what they print.
+## Benchmarks of kernels, planning and whole steps (criterion).
 bench: setup-run models
 	$(CARGO) bench --profile dev
 

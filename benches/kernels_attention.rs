@@ -194,7 +194,7 @@ fn rows(bench: &Bench, c: &mut Criterion) {
     for (vocab, k) in [(49_152, 1), (49_152, 40), (262_144, 1), (262_144, 64)] {
         let layout = StepLayout::new(1, 1, 1, &[], &[], &[]).unwrap();
         let (step, step_shape) = step_words(&layout, &[run(0, 0, 1)], 1);
-        let args = top_k::Args { vocab, stride: vocab, k, max_rows: 1 };
+        let args = top_k::Args { vocab, stride: vocab, k };
         let [first, second] = top_k::plan(profile, &args).unwrap();
         let scratch = top_k::scratch_words(vocab, k, 1) as usize;
         let logits = [Data::F32(noise.floats(vocab as usize)), Data::Poison(scratch)];

@@ -6,6 +6,8 @@
 #   scripts/setup.sh cross     a toolchain that can type-check for macOS and Windows
 #   scripts/setup.sh python    Python with pip, to fetch the demo model's package
 set -euo pipefail
+# Debian keeps ldconfig out of a user's path.
+PATH=$PATH:/usr/sbin:/sbin
 
 say() { printf '==> %s\n' "$*" >&2; }
 
@@ -23,11 +25,19 @@ install() {
     fi
     say "installing $*"
     if [ -z "$updated" ]; then as_root apt-get update -qq; updated=1; fi
-    DEBIAN_FRONTEND=noninteractive as_root apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    # Through env: sudo drops the variables it is started with.
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
 have_loader() { [ "$(uname)" != Linux ] || ldconfig -p 2>/dev/null | grep 'libvulkan\.so\.1' >/dev/null; }
 have_driver() { [ "$(uname)" != Linux ] || { ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json 2>/dev/null || true; } | grep . >/dev/null; }
+
+# Debian's plain rustc is older than the one for its browsers.
+have_cross() {
+    local have
+    [ -d /usr/lib/rustlib/src ] && [ -x /usr/bin/cargo ] && have=$(/usr/bin/rustc --version 2>/dev/null) || return 1
+    printf '%s\n' "1.95" "$(cut -d' ' -f2 <<<"$have")" | sort -C -V
+}
 
 for what in "$@"; do
     case $what in
@@ -36,7 +46,7 @@ for what in "$@"; do
         spirv)
             if command -v spirv-val >/dev/null; then say "spirv-val: there"; else install spirv-tools; fi ;;
         cross)
-            if [ -x /usr/bin/rustc ] && [ -d /usr/lib/rustlib/src ]; then say "cross toolchain: there"; else
+            if have_cross; then say "cross toolchain: there"; else
                 install rustc-web cargo-web rust-web-src; fi ;;
         python)
             if python3 -m pip --version >/dev/null 2>&1; then say "pip: there"; else install python3 python3-pip; fi ;;

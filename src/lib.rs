@@ -49,3 +49,8 @@ pub use open::{Opened, budget, open, open_with};
 
 /// A session on a loaded plan.
 pub type Session = plimsoll_runtime::Session<Runtime>;
+
+/// The README's examples, run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -24,9 +24,10 @@ pub struct Opened {
 
 /// Opens a `.gguf` file, a `.safetensors` file, a `config.json`, or a directory with them.
 ///
-/// ```no_run
-/// let opened = plimsoll::open("model.gguf")?;
-/// println!("{}: {} parameters", opened.model.name, opened.model.parameters());
+/// ```
+/// let opened = plimsoll::open("tests/data/configs/smollm2-135m.json")?;
+/// assert_eq!(opened.model.architecture, "llama");
+/// assert_eq!(opened.model.parameters(), 134_515_008);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 ///
@@ -67,12 +68,14 @@ impl Opened {
     /// What a geometry costs on a profile, against a budget: the document of `plimsoll estimate --json`, and the
     /// verdict.
     ///
-    /// ```no_run
-    /// let opened = plimsoll::open("config.json")?;
+    /// ```
+    /// let opened = plimsoll::open("tests/data/configs/smollm2-135m.json")?;
     /// let profile = plimsoll::Profile::webgpu_default();
     /// let budget = plimsoll::Budget::flag(8 << 30, "my own");
     /// let (report, _) = opened.estimate(&opened.geometry(), &profile, Some(&budget))?;
-    /// println!("{}: {} bytes", report.verdict, report.bytes.total);
+    /// assert_eq!(report.verdict, "fits");
+    /// // 30 layers with 3 heads of 64, keys and values, 2 bytes each.
+    /// assert_eq!(report.kv_bytes_per_token, 30 * 3 * 64 * 2 * 2);
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
     ///
@@ -95,6 +98,19 @@ impl Opened {
     }
 
     /// Admits a geometry against a budget, or says why not. Nothing is allocated either way.
+    ///
+    /// ```
+    /// use plimsoll::{Budget, Error, Profile};
+    /// let opened = plimsoll::open("tests/data/configs/smollm2-135m.json")?;
+    /// let (profile, budget) = (Profile::webgpu_default(), Budget::flag(400 << 20, "my own"));
+    /// let Err(Error::Refused(refusal)) = opened.admit(&opened.geometry(), &profile, Some(&budget)) else {
+    ///     panic!("that context fits nowhere near")
+    /// };
+    /// // Every suggestion fits when it is tried.
+    /// let nearest = refusal.nearest[0].geometry();
+    /// assert!(opened.admit(&nearest, &profile, Some(&budget))?.plan().total() <= 400 << 20);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Refused`], with the terms and the nearest geometries that fit.
@@ -123,6 +139,32 @@ impl Opened {
     }
 
     /// Loads an admitted plan for work in tokens.
+    ///
+    /// ```
+    /// use plimsoll::runtime::{Request, What};
+    /// use plimsoll::{Device, DeviceOptions, Geometry};
+    ///
+    /// let opened = plimsoll::open("tests/data/golden/llama")?;
+    /// let device = Device::open(&DeviceOptions::default())?;
+    /// let geometry = Geometry { context: 64, slots: 2, logit_rows: 2, ..opened.geometry() };
+    /// let admitted = opened.admit(&geometry, device.profile(), None)?;
+    /// let mut engine = opened.load_engine(device, admitted, &mut |_| ())?;
+    ///
+    /// // Requests share steps; each gets what it would get alone.
+    /// for prompt in [vec![1, 2, 3], vec![7; 20]] {
+    ///     engine.submit(Request { prompt, max_new: 8, ..Default::default() })?;
+    /// }
+    /// let mut tokens = 0;
+    /// while !engine.is_idle() {
+    ///     for event in engine.step() {
+    ///         if let What::Token { .. } = event.what {
+    ///             tokens += 1;
+    ///         }
+    ///     }
+    /// }
+    /// assert_eq!(tokens, 16);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Opened::load`], but a tokenizer is not needed.

@@ -105,6 +105,8 @@ fn usage_is_2_and_names_the_setting() {
         (vec!["estimate", "hf:owner/name"], "hf:"),
         (vec!["logits", &model, "--out", "x"], "--ids"),
         (vec!["fly"], "fly"),
+        (vec!["probe", &model], "probe"),
+        (vec!["serve", &model], "serve"),
     ];
     for (args, named) in cases {
         let output = run(&args);
@@ -465,6 +467,14 @@ fn rates_are_measured_and_allocated_is_priced() {
         assert_eq!(bench[rate]["all"].as_array().unwrap().len(), 3);
     }
     assert_eq!(bench["bytes"]["total"], bench["allocated"]["bytes"]);
+    for key in ["prefill_fraction_of_flops", "decode_fraction_of_read"] {
+        let fraction = bench[key].as_f64().unwrap();
+        assert!(fraction > 0.0 && fraction < 1.5, "{key}: {fraction}");
+    }
+    for key in ["read_bytes_per_second", "copy_bytes_per_second", "flops_per_second"] {
+        assert!(bench["ceilings"][key].as_f64().unwrap() > 0.0, "{key}");
+    }
+    assert_eq!(code(&run(&["bench", &golden(), "--memory", "1kB"])), 3);
 }
 
 #[test]
@@ -478,7 +488,7 @@ fn a_conversation_goes_on_after_a_message_that_does_not_fit() {
             "6",
             "--ignore-eos",
             "--context",
-            "160",
+            "200",
             "--system",
             "Be brief",
             "--json",

@@ -353,13 +353,13 @@ fn top_k_of_any_vocabulary() {
                 *v = (noise.float() * 40.0).round() / 4.0;
             }
         }
-        check_top_k(&top_k::Args { vocab, stride, k, max_rows: rows }, rows, &logits);
+        check_top_k(&top_k::Args { vocab, stride, k }, rows, &logits);
     }
 }
 
 #[test]
 fn the_largest_stands_anywhere() {
-    let args = top_k::Args { vocab: 5000, stride: 5000, k: 1, max_rows: 4 };
+    let args = top_k::Args { vocab: 5000, stride: 5000, k: 1 };
     let mut logits = Noise::new(4).floats(4 * 5000);
     for (row, id) in [(0, 0), (1, 4999), (2, 2047), (3, 2048)] {
         logits[row * 5000 + id] = 2.0;
@@ -369,7 +369,7 @@ fn the_largest_stands_anywhere() {
 
 #[test]
 fn nan_and_infinite_logits_are_never_silent() {
-    let args = top_k::Args { vocab: 3000, stride: 3000, k: 4, max_rows: 3 };
+    let args = top_k::Args { vocab: 3000, stride: 3000, k: 4 };
     let mut logits = Noise::new(5).floats(3 * 3000);
     logits[10] = f32::NAN;
     logits[11] = -f32::NAN;
@@ -400,7 +400,7 @@ fn nan_and_infinite_logits_are_never_silent() {
 
 #[test]
 fn a_vocabulary_smaller_than_k_ends_in_nothing() {
-    let args = top_k::Args { vocab: 3, stride: 3, k: 5, max_rows: 1 };
+    let args = top_k::Args { vocab: 3, stride: 3, k: 5 };
     check_top_k(&args, 1, &[0.5, -1.0, 0.5]);
     let twin = top_k::twin(&args, 1, &[0.5, -1.0, 0.5]);
     assert_eq!([twin[0], twin[2], twin[4], twin[6]], [0, 2, 1, top_k::NONE]);

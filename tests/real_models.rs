@@ -137,3 +137,22 @@ fn smollm2() {
 fn gemma3_270m() {
     run("gemma3-270m");
 }
+
+/// Far too little memory ends with the table, and with nothing on the device: not even the adapter's budget matters.
+#[test]
+fn a_mebibyte_is_refused_with_every_term() {
+    for name in ["smollm2", "gemma3-270m"] {
+        let path = file(reference(name)["model"]["file"].as_str().unwrap());
+        for verb in [&["run", "--prompt", "x"][..], &["estimate"]] {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+            command.args(verb).arg(&path).args(["--memory", "1MiB"]).env_remove("PLIMSOLL_MEMORY_LIMIT");
+            let output = command.output().unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert_eq!(output.status.code(), Some(3), "{said}");
+            for part in ["weights", "kv", "activations", "io", "total", "1048576", "--memory"] {
+                assert!(said.contains(part), "{name} {verb:?}: no {part} in {said}");
+            }
+        }
+    }
+}

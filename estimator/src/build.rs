@@ -244,7 +244,7 @@ fn ranges(
     Ok(Ranges { tokens: length, count, first: first.unwrap_or(whole), whole })
 }
 
-/// What a plan says of its model.
+/// What reports say of a model, whatever plan it has.
 pub(crate) fn facts(model: &Model) -> ModelFacts {
     let count = |f: fn(&State) -> bool| model.states.iter().filter(|s| f(s)).count() as u32;
     let (full, sliding) =

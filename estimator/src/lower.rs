@@ -296,7 +296,7 @@ impl<'a> Lowering<'a> {
         }
         self.expect_width(at, logits, self.shared.model.vocab)?;
         let rows = self.rows(logits);
-        let args = top_k::Args { vocab: self.width(logits), stride: self.width(logits), k, max_rows: rows };
+        let args = top_k::Args { vocab: self.width(logits), stride: self.width(logits), k };
         let [first, second] =
             top_k::plan(self.shared.profile, &args).ok_or_else(|| PlanError::graph(at, "no such top-k"))?;
         let scratch = self.scratch(top_k::scratch_words(args.vocab, k, rows) * 4);

@@ -312,6 +312,20 @@ impl Plan {
         self.programs.iter().find(|p| tokens <= p.max_tokens)
     }
 
+    /// Bytes moved and floating-point operations of a greedy step whose rows see `kv` tokens each.
+    pub fn work(&self, step: &StepShape, kv: u32) -> (u64, u64) {
+        let counted = |d: &&Dispatch| match d.when {
+            When::Always => true,
+            When::Logits | When::Greedy => step.logit_rows > 0,
+            When::TopK => false,
+        };
+        let dispatches = self.program(step.tokens).map_or(&[][..], |p| &p.dispatches);
+        dispatches.iter().filter(counted).fold((0, 0), |(bytes, flops), d| {
+            let rows = d.rows.of(step);
+            (bytes + d.cost.bytes(rows, kv.into()), flops + d.cost.flops(rows, kv.into()))
+        })
+    }
+
     /// Floating-point operations a dispatch does in a step, for one KV range if it is ranged.
     pub fn flops(&self, dispatch: &Dispatch, step: &StepShape) -> u64 {
         let kv = if dispatch.ranged { step.kv_max.min(self.ranges.tokens) } else { step.kv_max };

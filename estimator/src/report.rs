@@ -12,6 +12,7 @@ use plimsoll_models::Model;
 use plimsoll_models::checkpoint::{Checkpoint, Source};
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 /// Version of the document.
 pub const SCHEMA: u32 = 1;
@@ -25,9 +26,28 @@ pub struct ModelPart {
     pub source: String,
     pub parameters: u64,
     pub checkpoint_bytes: u64,
+    pub checkpoint_bytes_by_part: CheckpointBytes,
     pub layers: Layers,
     pub context_max: u32,
     pub vocab: u32,
+}
+
+/// Bytes of a checkpoint by what reads them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct CheckpointBytes {
+    /// What the text model reads.
+    pub text: u64,
+    pub vision: u64,
+    /// Layers that draft tokens.
+    pub draft: u64,
+    pub other: u64,
+}
+
+impl CheckpointBytes {
+    fn total(&self) -> u64 {
+        self.text + self.vision + self.draft + self.other
+    }
 }
 
 /// Layers by what they keep.
@@ -228,6 +248,7 @@ impl Report {
             }),
         };
         let facts = facts(model);
+        let parts = checkpoint_bytes(checkpoint, model);
         let report = Self {
             schema: SCHEMA,
             model: ModelPart {
@@ -235,7 +256,8 @@ impl Report {
                 architecture: model.architecture.clone(),
                 source: checkpoint.source().to_string(),
                 parameters: model.parameters(),
-                checkpoint_bytes: checkpoint_bytes(checkpoint, model),
+                checkpoint_bytes: parts.total(),
+                checkpoint_bytes_by_part: parts,
                 layers: Layers {
                     attention_full: facts.attention_full,
                     attention_sliding: facts.attention_sliding,
@@ -318,17 +340,49 @@ pub fn kv_bytes_per_token(model: &Model, format: KvFormat) -> u64 {
     full.filter_map(|s| KvLayout::new(format, s.shape())).map(|l| l.token_bytes()).sum()
 }
 
+/// Beginnings of the names of tensors that read images, and of those that draft tokens, in the spellings of
+/// safetensors and GGUF.
+const VISION: [&str; 8] = [
+    "vision_tower.",
+    "vision_model.",
+    "multi_modal_projector.",
+    "visual.",
+    "model.vision",
+    "model.multi_modal_projector.",
+    "v.",
+    "mm.",
+];
+const DRAFT: [&str; 3] = ["mtp.", "model.mtp", "nextn."];
+
 /// The tensors of the checkpoint; of a bare configuration, those the model would read.
-fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> u64 {
-    if checkpoint.source() != Source::Config {
-        return checkpoint.checkpoint_bytes();
+fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> CheckpointBytes {
+    let mut parts = CheckpointBytes::default();
+    if checkpoint.source() == Source::Config {
+        let matrices = model
+            .matrices
+            .iter()
+            .map(|m| m.format.row_bytes(m.cols.into()).unwrap_or(0).saturating_mul(m.rows.into()));
+        let vectors = model.vectors.iter().map(|v| v.format.row_bytes(v.len.into()).unwrap_or(0));
+        parts.text = matrices.chain(vectors).sum();
+        return parts;
     }
-    let matrices = model
-        .matrices
-        .iter()
-        .map(|m| m.format.row_bytes(m.cols.into()).unwrap_or(0).saturating_mul(m.rows.into()));
-    let vectors = model.vectors.iter().map(|v| v.format.row_bytes(v.len.into()).unwrap_or(0));
-    matrices.chain(vectors).sum()
+    let matrices = model.matrices.iter().map(|m| &m.source);
+    let read: HashSet<&str> =
+        matrices.chain(model.vectors.iter().map(|v| &v.source)).map(|s| s.tensor.as_str()).collect();
+    for tensor in checkpoint.tensors() {
+        let begins = |names: &[&str]| names.iter().any(|n| tensor.name.starts_with(n));
+        let part = if read.contains(tensor.name.as_str()) {
+            &mut parts.text
+        } else if begins(&VISION) {
+            &mut parts.vision
+        } else if begins(&DRAFT) || tensor.name.contains(".nextn.") {
+            &mut parts.draft
+        } else {
+            &mut parts.other
+        };
+        *part += tensor.bytes;
+    }
+    parts
 }
 
 fn largest_allocation(plan: &Plan) -> Largest {

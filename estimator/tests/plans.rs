@@ -284,6 +284,27 @@ fn dispatches_keep_to_the_work_budget() {
     }
 }
 
+/// A cold pipeline takes up to 600 ms to compile, and each dispatch of a decode step waits for the one before it.
+#[test]
+fn pipelines_and_dispatches_keep_to_their_budgets() {
+    for (path, per_layer) in [
+        ("golden/llama", 10),
+        ("golden/qwen3", 10),
+        ("golden/gemma3_text", 12),
+        ("golden/gguf_llama/model.gguf", 14),
+        ("golden/gguf_qwen3/model.gguf", 14),
+        ("configs/smollm2-135m.json", 10),
+        ("configs/gemma-3-270m.json", 12),
+    ] {
+        let (_, model) = open(path);
+        let made = plan(&model, &Geometry { context: 512, ..Geometry::default_for(model.context_max) });
+        assert!(made.kernels.len() <= 40, "{path}: {} pipelines", made.kernels.len());
+        // Beside the layers: embedding, rows, norm, head (in shards), two stages of each way to sample.
+        let decode = made.programs[0].dispatches.len();
+        assert!(decode <= per_layer * model.layers as usize + 12, "{path}: {decode} dispatches");
+    }
+}
+
 #[test]
 fn geometry_out_of_range_is_named() {
     let model = Toy::small().build();

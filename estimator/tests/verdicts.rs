@@ -129,6 +129,10 @@ fn the_report_has_every_field_of_schema_1() {
         "/model/source",
         "/model/parameters",
         "/model/checkpoint_bytes",
+        "/model/checkpoint_bytes_by_part/text",
+        "/model/checkpoint_bytes_by_part/vision",
+        "/model/checkpoint_bytes_by_part/draft",
+        "/model/checkpoint_bytes_by_part/other",
         "/model/layers/attention_full",
         "/model/layers/attention_sliding",
         "/model/layers/recurrent",
@@ -226,6 +230,56 @@ fn geometries_without_measure_are_refused() {
             }
         }
     }
+}
+
+#[test]
+fn a_checkpoint_is_split_by_who_reads_its_tensors() {
+    let (_, text) = open("golden/llama");
+    let names = [
+        "vision_tower.patch.weight",
+        "multi_modal_projector.linear.weight",
+        "mtp.layers.0.norm.weight",
+        "rotary.inv_freq",
+    ];
+    let file = std::fs::read(common::data("golden/llama/model.safetensors")).unwrap();
+    let mut tensors = String::new();
+    for (i, name) in names.iter().enumerate() {
+        let (start, end) = (i * (i + 1) / 2 * 4, (i + 1) * (i + 2) / 2 * 4);
+        tensors += &format!(
+            "{name:?}:{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{start},{end}]}},",
+            i + 1
+        );
+    }
+    let header = format!("{{{}}}", tensors.trim_end_matches(','));
+    let mut more = (header.len() as u64).to_le_bytes().to_vec();
+    more.extend_from_slice(header.as_bytes());
+    more.extend_from_slice(&[0; 40]);
+    let config = std::fs::read(common::data("golden/llama/config.json")).unwrap();
+    let files = vec![("a.safetensors".to_owned(), file), ("b.safetensors".to_owned(), more)];
+    let checkpoint =
+        plimsoll_models::Checkpoint::from_safetensors_bytes(None, files, Some(&config), "llama").unwrap();
+    let model = plimsoll_models::Registry::standard().build(&checkpoint).unwrap();
+    let geometry = Geometry::default_for(512);
+    let profile = Profile::webgpu_default();
+    let ask = |geometry, profile| Question {
+        checkpoint: &checkpoint,
+        model: &model,
+        geometry,
+        profile,
+        budget: None,
+        overhead: Overhead::default(),
+    };
+    let (report, _) = Report::new(&ask(&geometry, &profile)).unwrap();
+    let parts = &report.model.checkpoint_bytes_by_part;
+    assert_eq!((parts.text, parts.vision, parts.draft, parts.other), (4 * text.parameters(), 12, 12, 16));
+    assert_eq!(report.model.checkpoint_bytes, checkpoint.checkpoint_bytes());
+
+    // What the model is does not depend on whether a plan was possible.
+    let limits = Limits { max_storage_buffer_binding_size: 256, ..Limits::webgpu_default() };
+    let (refused, _) = Report::new(&ask(&geometry, &Profile::new("tiny", limits, None, false))).unwrap();
+    assert_eq!((refused.verdict.as_str(), refused.bytes.total), ("refused", 0));
+    assert_eq!(refused.model, report.model);
+    assert_eq!(refused.model.layers.attention_full, 3);
 }
 
 proptest! {

@@ -35,7 +35,7 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// `theta^(−2i / rotated)` for the `rotated / 2` pairs of a head, scaled (NOTES: half-split rope).
+    /// `theta^(−2i / rotated)` for the `rotated / 2` pairs of a head, scaled.
     pub fn new(theta: f64, rotated: u32, scaling: Scaling) -> Self {
         let base = (0..rotated / 2).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(rotated)));
         Self { frequencies: base.map(|f| scale(f, scaling)).collect() }

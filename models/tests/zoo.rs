@@ -152,6 +152,26 @@ fn absurd_numbers_are_named_fields() {
 }
 
 #[test]
+fn packed_weights_are_not_priced_as_plain_ones() {
+    for (key, value, named) in [
+        ("quantization", json!({"group_size": 64, "bits": 4}), "4 bits"),
+        ("quantization_config", json!({"quant_method": "gptq", "bits": 4}), "gptq"),
+        ("quantization_config", json!({"quant_method": "fp8"}), "fp8"),
+    ] {
+        for base in ["configs/llama-3.1-8b.json", "configs/qwen3-8b.json", "configs/gemma-3-270m.json"] {
+            let mut config = config(base);
+            config[key] = value.clone();
+            let error = from_config(&config).expect_err(base);
+            assert!(matches!(error, ModelError::Unsupported { .. }), "{error}");
+            assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+    let mut plain = config("configs/qwen3-8b.json");
+    plain["quantization_config"] = Value::Null;
+    assert!(from_config(&plain).is_ok());
+}
+
+#[test]
 fn an_unknown_architecture_cannot_be_priced() {
     let error = from_config(&json!({"model_type": "phi9", "hidden_size": 64})).unwrap_err();
     let ModelError::UnknownArchitecture { stated, known } = &error else { panic!("{error}") };

@@ -106,6 +106,18 @@ pub enum RuntimeError {
         /// The number that spoils it: NaN, or the largest.
         got: f32,
     },
+    /// A lone kernel changed bytes that it may not change.
+    #[error("kernel {kernel}, operand {operand}: byte {byte} changed {place}")]
+    Stray {
+        /// The kernel's name.
+        kernel: String,
+        /// Index of the operand.
+        operand: usize,
+        /// Byte, relative to the operand's first.
+        byte: i64,
+        /// Where that is.
+        place: &'static str,
+    },
     /// The request can never run on this engine; nothing was launched.
     #[error("refused: {0}")]
     Refused(#[from] Refused),

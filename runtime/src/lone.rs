@@ -8,7 +8,7 @@ mod ceilings;
 
 pub use ceilings::Ceilings;
 
-use crate::{Device, DeviceOptions};
+use crate::{Device, DeviceOptions, RuntimeError};
 use plimsoll_kernels::{Access, Call, Count, Kernel, Profile, StepShape};
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -21,46 +21,6 @@ pub const POISON: u32 = 0x7FC0_DEAD;
 
 /// Bytes of each guard: the offset alignment of bindings.
 const GUARD: u64 = 256;
-
-/// What went wrong with a lone kernel.
-#[derive(Debug, thiserror::Error)]
-pub enum LoneError {
-    /// No adapter, or it does not give what was asked.
-    #[error("no device to run a kernel on: {0}")]
-    NoDevice(String),
-    /// The call does not fit what was passed.
-    #[error("{kernel}: {what}: expected {expected}, got {got}")]
-    Mismatch {
-        /// Kernel.
-        kernel: String,
-        /// Which quantity.
-        what: &'static str,
-        /// What the kernel states.
-        expected: u64,
-        /// What was passed.
-        got: u64,
-    },
-    /// wgpu refused the module, the pipeline, a buffer or the dispatch.
-    #[error("{kernel}: {message}")]
-    Refused {
-        /// Kernel.
-        kernel: String,
-        /// wgpu's words.
-        message: String,
-    },
-    /// Bytes changed that the kernel may not change.
-    #[error("{kernel}: operand {operand}: byte {byte} changed {place}")]
-    Stray {
-        /// Kernel.
-        kernel: String,
-        /// Index of the operand.
-        operand: usize,
-        /// Byte, relative to the operand's first.
-        byte: i64,
-        /// Where that is.
-        place: &'static str,
-    },
-}
 
 /// How to open the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,14 +99,22 @@ impl LoneKernel {
     /// Opens the default adapter, as [`Device::open`] chooses it.
     ///
     /// # Errors
-    /// [`LoneError::NoDevice`] when there is none.
-    pub fn open(options: Options) -> Result<Self, LoneError> {
+    /// [`RuntimeError::NoAdapter`], [`RuntimeError::Open`].
+    pub fn open(options: Options) -> Result<Self, RuntimeError> {
         let options = DeviceOptions {
             subgroups: options.subgroups,
             webgpu_limits: options.default_limits,
             ..DeviceOptions::default()
         };
-        let opened = Device::open(&options).map_err(|e| LoneError::NoDevice(e.to_string()))?;
+        Self::open_as(&options)
+    }
+
+    /// Opens a device of its own, as these options say.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NoAdapter`], [`RuntimeError::Open`].
+    pub fn open_as(options: &DeviceOptions) -> Result<Self, RuntimeError> {
+        let opened = Device::open(options)?;
         let (device, queue) = opened.raw();
         Ok(Self {
             device: device.clone(),
@@ -170,7 +138,8 @@ impl LoneKernel {
     /// bytes of each operand it writes, in order.
     ///
     /// # Errors
-    /// [`LoneError`]: operands that do not fit the kernel, whatever wgpu refuses, and stray writes.
+    /// [`RuntimeError::Input`] for operands that do not fit the kernel, [`RuntimeError::Validation`] for whatever
+    /// wgpu refuses, [`RuntimeError::Stray`] for bytes that changed although the kernel may not change them.
     pub fn run(
         &self,
         call: &Call,
@@ -178,7 +147,7 @@ impl LoneKernel {
         operands: &[Data],
         shape: &StepShape,
         range: Option<[u32; 4]>,
-    ) -> Result<Vec<Vec<u8>>, LoneError> {
+    ) -> Result<Vec<Vec<u8>>, RuntimeError> {
         let kernel = call.kernel.name();
         let bound = self.bind(call, step_words, operands, shape, range)?;
         let total: u64 = bound.operands.iter().map(|(_, buffer, _)| buffer.size()).sum();
@@ -201,8 +170,7 @@ impl LoneKernel {
         })?;
         readback.map_async(wgpu::MapMode::Read, .., |_| {});
         self.wait(&kernel)?;
-        let refused =
-            |e: wgpu::MapRangeError| LoneError::Refused { kernel: kernel.clone(), message: format!("{e:?}") };
+        let refused = |e: wgpu::MapRangeError| refused(&kernel, format!("{e:?}"));
         let view = readback.get_mapped_range(..).map_err(refused)?;
         let mut written = Vec::new();
         let mut at = 0usize;
@@ -235,7 +203,7 @@ impl LoneKernel {
         shape: &StepShape,
         range: Option<[u32; 4]>,
         (rounds, reps): (u32, u32),
-    ) -> Result<Duration, LoneError> {
+    ) -> Result<Duration, RuntimeError> {
         let kernel = call.kernel.name();
         let bound = self.bind(call, step_words, operands, shape, range)?;
         let mut best = Duration::MAX;
@@ -255,14 +223,13 @@ impl LoneKernel {
         Ok(best)
     }
 
-    fn wait(&self, kernel: &str) -> Result<(), LoneError> {
-        let refused =
-            |e: wgpu::PollError| LoneError::Refused { kernel: kernel.to_owned(), message: e.to_string() };
-        self.device.poll(wgpu::PollType::wait_indefinitely()).map(|_| ()).map_err(refused)
+    fn wait(&self, kernel: &str) -> Result<(), RuntimeError> {
+        let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
+        polled.map(drop).map_err(|e| refused(kernel, e.to_string()))
     }
 
     /// Runs `body` inside a validation and an out-of-memory scope.
-    fn checked<T>(&self, kernel: &str, body: impl FnOnce() -> T) -> Result<T, LoneError> {
+    fn checked<T>(&self, kernel: &str, body: impl FnOnce() -> T) -> Result<T, RuntimeError> {
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let value = body();
@@ -270,12 +237,12 @@ impl LoneKernel {
         let second = pollster::block_on(memory.pop());
         match first.or(second) {
             None => Ok(value),
-            Some(e) => Err(LoneError::Refused { kernel: kernel.to_owned(), message: e.to_string() }),
+            Some(e) => Err(refused(kernel, e.to_string())),
         }
     }
 
     /// The pipeline of a call, made at its first use.
-    fn build(&self, call: &Call) -> Result<Arc<Built>, LoneError> {
+    fn build(&self, call: &Call) -> Result<Arc<Built>, RuntimeError> {
         let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(built) = pipelines.get(&call.kernel) {
             return Ok(built.clone());
@@ -350,14 +317,10 @@ impl LoneKernel {
         operands: &[Data],
         shape: &StepShape,
         range: Option<[u32; 4]>,
-    ) -> Result<Bound, LoneError> {
+    ) -> Result<Bound, RuntimeError> {
         let kernel = call.kernel.name();
-        let mismatch = |what, expected: u64, got: u64| LoneError::Mismatch {
-            kernel: kernel.clone(),
-            what,
-            expected,
-            got,
-        };
+        let mismatch =
+            |what, expected: u64, got: u64| RuntimeError::input(format!("{kernel}: {what}"), expected, got);
         let accesses = call.kernel.operands();
         let ranges = accesses.iter().filter(|a| **a == Access::Range).count();
         if accesses.len() - ranges != operands.len() {
@@ -443,6 +406,10 @@ fn guarded(bytes: &[u8]) -> Vec<u8> {
     [bytemuck::cast_slice(&guard), bytes, bytemuck::cast_slice(&guard)].concat()
 }
 
-fn stray(kernel: &str, operand: usize, byte: usize, place: &'static str) -> LoneError {
-    LoneError::Stray { kernel: kernel.to_owned(), operand, byte: byte as i64 - GUARD as i64, place }
+fn refused(kernel: &str, reason: String) -> RuntimeError {
+    RuntimeError::Validation { what: format!("kernel {kernel}"), reason }
+}
+
+fn stray(kernel: &str, operand: usize, byte: usize, place: &'static str) -> RuntimeError {
+    RuntimeError::Stray { kernel: kernel.to_owned(), operand, byte: byte as i64 - GUARD as i64, place }
 }

@@ -209,7 +209,6 @@ impl Built {
             splits: self.case.splits,
             first_segment: segment == 0,
             last_segment: segment + 1 == self.case.segments,
-            token_slots: self.layout.token_slots,
             qkv_stride: self.qkv_stride,
             out_stride: self.out_stride,
             max_tokens: self.layout.tokens,

@@ -97,7 +97,6 @@ impl Lowering<'_> {
                 splits,
                 first_segment: i == 0,
                 last_segment: i + 1 == layer.segments.len(),
-                token_slots: step.token_slots,
                 qkv_stride: self.width(qkv),
                 out_stride: self.width(out),
                 max_tokens: self.max_tokens,

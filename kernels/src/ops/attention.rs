@@ -95,8 +95,6 @@ pub struct Args {
     pub first_segment: bool,
     /// With `splits = 1` the last segment of the last range in reach writes `out`.
     pub last_segment: bool,
-    /// Word offset of the slots.
-    pub token_slots: u32,
     /// Values between rows of `qkv`.
     pub qkv_stride: u32,
     /// Values between rows of `out`.

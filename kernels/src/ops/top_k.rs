@@ -63,8 +63,6 @@ pub struct Args {
     pub stride: u32,
     /// `k`, at most 64.
     pub k: u32,
-    /// Most rows in a step.
-    pub max_rows: u32,
 }
 
 /// Words of the scratch between the stages: `[rows][blocks][k + 1][2]`.

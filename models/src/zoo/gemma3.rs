@@ -1,5 +1,5 @@
 //! gemma3 text: four norms a layer, head norms, sliding layers between full ones, scaled and tied embeddings,
-//! GELU-gated MLP (NOTES §2.3).
+//! GELU-gated MLP.
 
 use super::Architecture;
 use super::dense::{Defaults, Dense, gguf_size, metadata, rope_from_config, rope_from_gguf};

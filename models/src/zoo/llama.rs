@@ -1,4 +1,4 @@
-//! llama: pre-norm, grouped-query attention with rope over the whole head, SiLU-gated MLP (NOTES §2.6).
+//! llama: pre-norm, grouped-query attention with rope over the whole head, SiLU-gated MLP.
 
 use super::Architecture;
 use super::dense::{Defaults, Dense, rope_from_config, rope_from_gguf};

@@ -1,4 +1,4 @@
-//! qwen3: llama with a norm of each query and key head before the rope (NOTES §2.6).
+//! qwen3: llama with a norm of each query and key head before the rope.
 
 use super::Architecture;
 use super::dense::{Defaults, Dense, rope_from_config, rope_from_gguf};

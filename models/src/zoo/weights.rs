@@ -22,8 +22,10 @@ impl<'a> Weights<'a> {
     /// An empty table.
     ///
     /// # Errors
-    /// When there is only a configuration and its dtype is none of f32, f16, bf16.
+    /// When the configuration describes packed weights that no kernel reads, or when there is only a configuration
+    /// and its dtype is none of f32, f16, bf16.
     pub fn new(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
+        refuse_quantised_config(checkpoint)?;
         Ok(Self {
             checkpoint,
             assumed: configured_dtype(checkpoint)?,
@@ -104,6 +106,23 @@ impl<'a> Weights<'a> {
             )),
         }
     }
+}
+
+/// A configuration that describes packed weights (MLX, GPTQ, FP8, …) must not be priced as if they were plain.
+fn refuse_quantised_config(checkpoint: &Checkpoint) -> Result<(), ModelError> {
+    let Ok(fields) = super::fields::Fields::of(checkpoint) else { return Ok(()) };
+    for key in ["quantization", "quantization_config"] {
+        if let Some(block) = fields.get(key) {
+            let name = ["quant_method", "mode", "quant_algo"].iter().find_map(|k| block.get(k)?.as_str());
+            let bits = block.get("bits").map(|b| format!("{b} bits"));
+            let stated = name.map(str::to_owned).or(bits).unwrap_or_else(|| "of an unstated kind".into());
+            return Err(ModelError::unsupported(
+                format!("{key} ({})", crate::error::quoted(&stated)),
+                "weights in plain f32, f16 or bf16, and GGUF's formats are",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The dtype a bare configuration states; bf16 where it states none, as published checkpoints are.

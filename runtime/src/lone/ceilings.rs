@@ -1,6 +1,7 @@
 //! What the adapter can do at best: the figures benches divide by.
 
-use super::{LoneError, LoneKernel};
+use super::LoneKernel;
+use crate::RuntimeError;
 use std::time::{Duration, Instant};
 
 /// The best of several shapes, measured on the open device.
@@ -60,8 +61,8 @@ impl LoneKernel {
     /// Measures the ceilings; a few seconds on a software driver.
     ///
     /// # Errors
-    /// Whatever wgpu refuses.
-    pub fn ceilings(&self) -> Result<Ceilings, LoneError> {
+    /// [`RuntimeError::Validation`], with what wgpu refuses.
+    pub fn ceilings(&self) -> Result<Ceilings, RuntimeError> {
         #[allow(clippy::disallowed_methods)] // no plan has a lone kernel's buffers
         let buffer = |bytes| {
             self.device.create_buffer(&wgpu::BufferDescriptor {
@@ -95,7 +96,7 @@ impl LoneKernel {
         groups: u32,
         a: &wgpu::Buffer,
         b: &wgpu::Buffer,
-    ) -> Result<Duration, LoneError> {
+    ) -> Result<Duration, RuntimeError> {
         let name = "ceiling";
         let (pipeline, group) = self.checked(name, || {
             let entries = [0, 1].map(|binding| wgpu::BindGroupLayoutEntry {

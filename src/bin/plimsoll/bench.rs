@@ -6,6 +6,8 @@ use crate::failure::Failure;
 use crate::output::median;
 use crate::{load, output, show};
 use indicatif::ProgressBar;
+use plimsoll::kernels::StepShape;
+use plimsoll::runtime::lone::{Ceilings, LoneKernel};
 use plimsoll::runtime::{Request, RuntimeError, What};
 use plimsoll::{Engine, Runtime};
 use serde_json::{Value, json};
@@ -47,6 +49,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let tokens = args.prompt_tokens.saturating_add(args.new_tokens).saturating_add(1);
     let geometry = args.geometry.resolve(&opened, Some(tokens));
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
+    // On a device of its own, which is gone before the model is loaded. Not before it is admitted: a refusal
+    // allocates nothing.
+    let ceilings = LoneKernel::open_as(&args.machine.options()).and_then(|device| device.ceilings())?;
     let (mut engine, load_time) = ready.engine(&opened)?;
     let bar = ProgressBar::new(u64::from(args.repetitions) + 1);
     let mut times = Vec::new();
@@ -61,6 +66,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
     let prefill: Vec<f64> = times.iter().map(|t| f64::from(args.prompt_tokens) / t.prefill).collect();
     let decode: Vec<f64> = times.iter().map(|t| f64::from(args.new_tokens) / t.decode).collect();
+    let fractions = fractions(&engine, args, &ceilings, (median(&prefill), median(&decode)));
     let device = engine.stepper().device();
     let (totals, reservation) = (device.totals(), device.reservation());
     if args.output.json {
@@ -72,6 +78,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         document["load_seconds"] = json!(load_time.as_secs_f64());
         document["prefill_tokens_per_second"] = spread(&prefill);
         document["decode_tokens_per_second"] = spread(&decode);
+        document["ceilings"] = json!({
+            "read_bytes_per_second": ceilings.read,
+            "copy_bytes_per_second": ceilings.copy,
+            "flops_per_second": ceilings.flops,
+        });
+        document["prefill_fraction_of_flops"] = json!(fractions.0);
+        document["decode_fraction_of_read"] = json!(fractions.1);
         document["reserved_bytes"] = json!(reservation.map(|r| r.reserved));
         return output::document(&document);
     }
@@ -95,6 +108,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         g.kv,
         args.repetitions
     ))?;
+    output::print(format_args!(
+        "ceilings of this adapter in this run: reading {:.1} GB/s, multiply-adds {:.1} GFLOP/s\n\
+         prefill at {:.0} % of the multiply-adds, decode at {:.0} % of the reading\n",
+        ceilings.read / 1e9,
+        ceilings.flops / 1e9,
+        100.0 * fractions.0,
+        100.0 * fractions.1,
+    ))?;
     let reserved =
         reservation.map_or(String::new(), |r| format!(", {} reserved by the driver", grouped(r.reserved)));
     output::print(format_args!(
@@ -104,6 +125,28 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         grouped(totals.live_bytes),
         load_time.as_secs_f64()
     ))
+}
+
+/// What part of the adapter's own ceilings the median rates are: multiply-adds for prefill, reading for decode.
+fn fractions(engine: &Engine<Runtime>, args: &Args, ceilings: &Ceilings, rates: (f64, f64)) -> (f64, f64) {
+    let plan = engine.plan();
+    let chunk = plan.geometry.prefill_chunk;
+    let mut flops = 0;
+    let mut at = 0;
+    while at < args.prompt_tokens {
+        let tokens = chunk.min(args.prompt_tokens - at);
+        let last = at + tokens == args.prompt_tokens;
+        let step =
+            StepShape { tokens, logit_rows: u32::from(last), kv_max: at + tokens, ..Default::default() };
+        // A row sees all before the chunk, and half of the chunk on average.
+        flops += plan.work(&step, at + tokens / 2).1;
+        at += tokens;
+    }
+    let middle = args.prompt_tokens + args.new_tokens / 2;
+    let step = StepShape { tokens: 1, logit_rows: 1, kv_max: middle, ..Default::default() };
+    let bytes = plan.work(&step, middle).0;
+    let per_token = flops as f64 / f64::from(args.prompt_tokens.max(1));
+    (rates.0 * per_token / ceilings.flops, rates.1 * bytes as f64 / ceilings.read)
 }
 
 fn range(values: &[f64]) -> (f64, f64) {
