@@ -1,0 +1,118 @@
+//! The command line against weights, numbers, texts and places that are not what they should be.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod commands;
+mod support;
+
+use commands::*;
+use serde_json::Value;
+use std::path::Path;
+use support::Tensors;
+
+/// A copy of a speaking model with some values of a tensor replaced.
+fn spoilt(name: &str, tensor: &str, all: bool, value: f32) -> String {
+    let folder = speaking(name);
+    let path = Path::new(&folder).join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let parsed: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let at = |i: usize| 8 + header + parsed[tensor]["data_offsets"][i].as_u64().unwrap() as usize;
+    let (from, to) = (at(0), at(1));
+    let from = if all { from } else { to - 4 };
+    for place in bytes[from..to].chunks_mut(4) {
+        place.copy_from_slice(&value.to_le_bytes());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    folder
+}
+
+const CHOICES: [&[&str]; 3] = [&[], &["--temperature", "1", "--top-k", "5"], &["--temperature", "1"]];
+
+#[test]
+fn weights_that_are_not_numbers_are_named_and_give_no_token() {
+    for (i, (tensor, value)) in [
+        ("model.norm.weight", f32::NAN),
+        ("lm_head.weight", f32::NEG_INFINITY),
+        ("model.layers.0.self_attn.q_proj.weight", f32::NAN),
+        ("model.layers.1.mlp.down_proj.weight", f32::INFINITY),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let model = spoilt(&format!("spoilt-{i}"), tensor, false, value);
+        let output = run(&["run", &model, "-p", "Hello", "--context", "32"]);
+        assert_eq!(code(&output), 5, "{tensor}: {}", stderr(&output));
+        assert!(output.stdout.is_empty() && stderr(&output).contains(tensor), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn weights_that_overflow_give_no_token() {
+    let model = spoilt("overflow", "model.norm.weight", true, 1e38);
+    for choice in CHOICES {
+        for more in [&[][..], &["--no-subgroups"]] {
+            let output = run(&[&["run", &model, "-p", "Hello", "--context", "32"], choice, more].concat());
+            assert_eq!(code(&output), 6, "{choice:?}: {}", stderr(&output));
+            assert!(stderr(&output).contains("finite"), "{}", stderr(&output));
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "", "{choice:?}");
+        }
+    }
+    let out = Path::new(&model).join("out.safetensors");
+    let output = run(&["logits", &model, "--prompt", "Hello", "--out", out.to_str().unwrap()]);
+    assert_eq!((code(&output), out.exists()), (6, false), "{}", stderr(&output));
+}
+
+#[test]
+fn numbers_without_measure_are_refused_or_obeyed() {
+    let model = speaking("measure");
+    let out = Path::new(&model).join("out.safetensors").display().to_string();
+    let most = u32::MAX.to_string();
+    for args in [
+        vec!["estimate", &model, "--context", &most],
+        vec!["run", &model, "-p", "x", "--context", &most, "--slots", &most, "--chunk", &most],
+        vec!["logits", &model, "--ids", "1", "--generate", &most, "--out", &out],
+    ] {
+        let output = run(&args);
+        assert_eq!(code(&output), 3, "{args:?}: {}", stderr(&output));
+    }
+    for flag in ["--temperature", "--min-p", "--repeat-penalty"] {
+        let output = run(&["run", &model, "-p", "x", flag, "-1"]);
+        assert_eq!(code(&output), 2);
+        assert!(stderr(&output).contains(flag) && stderr(&output).contains("got -1"), "{}", stderr(&output));
+    }
+    let mild = ["--context", "32", "-n", "4", "--temperature", "1", "--repeat-penalty", "1e-45", "--json"];
+    good(&[&["run", &model, "-p", "x"], &mild[..]].concat());
+}
+
+#[test]
+fn a_prompt_that_is_no_text_is_5() {
+    let model = speaking("no-text");
+    let path = Path::new(&model).join("bytes");
+    std::fs::write(&path, [0xFF, 0xFE, b'a']).unwrap();
+    let named = run(&["run", &model, "--file", path.to_str().unwrap()]);
+    assert_eq!(code(&named), 5, "{}", stderr(&named));
+    for verb in ["run", "chat"] {
+        let mut piped = plimsoll();
+        piped.args([verb, &model]).stdin(std::fs::File::open(&path).unwrap());
+        let output = piped.output().unwrap();
+        assert_eq!(code(&output), 5, "{verb}: {}", stderr(&output));
+        assert!(stderr(&output).contains("UTF-8"), "{}", stderr(&output));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_written_goes_where_it_was_told() {
+    let folder = scratch("where");
+    let (file, link) = (folder.join("file"), folder.join("link"));
+    std::fs::write(&file, "").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let ask = |out: &str| run(&["logits", &golden(), "--ids", "1", "--out", out]);
+    assert_eq!(code(&ask(link.to_str().unwrap())), 0);
+    // The link is still one, and its file has the tensors: a device would still be a device.
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(Tensors::read(&file).rows("logits").len(), 1);
+    let nowhere = ask(folder.join("no/such/folder").to_str().unwrap());
+    assert_eq!(code(&nowhere), 2);
+    assert!(stderr(&nowhere).contains("cannot write"), "{}", stderr(&nowhere));
+}
