@@ -151,6 +151,35 @@ fn absurd_numbers_are_named_fields() {
     }
 }
 
+/// A model that would run, and answer nonsense, is refused by the field that says so.
+#[test]
+fn another_activation_is_refused() {
+    for (family, key, good, other) in [
+        ("llama", "hidden_act", "swish", "gelu"),
+        ("qwen3", "hidden_act", "silu", "relu"),
+        ("gemma3_text", "hidden_activation", "gelu_new", "silu"),
+    ] {
+        golden(family, |config| config[key] = json!(good)).unwrap();
+        golden(family, |config| config[key] = Value::Null).unwrap();
+        let error = golden(family, |config| config[key] = json!(other)).unwrap_err();
+        assert!(matches!(error, ModelError::Unsupported { .. }), "{family}: {error}");
+        assert!(error.to_string().contains(key) && error.to_string().contains(other), "{error}");
+        let error = golden(family, |config| config[key] = json!(1)).unwrap_err();
+        assert!(matches!(error, ModelError::Field { .. }), "{family}: {error}");
+    }
+}
+
+#[test]
+fn numbers_that_do_not_fit_the_device_are_refused() {
+    for key in ["final_logit_softcapping", "query_pre_attn_scalar", "rms_norm_eps", "rope_local_base_freq"] {
+        golden("gemma3_text", |config| config[key] = json!(1.0)).unwrap();
+        for number in [1e39, -1e39, 1e300] {
+            let error = golden("gemma3_text", |config| config[key] = json!(number)).unwrap_err();
+            assert!(error.to_string().contains(key), "{error}");
+        }
+    }
+}
+
 #[test]
 fn packed_weights_are_not_priced_as_plain_ones() {
     for (key, value, named) in [

@@ -89,6 +89,23 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Checks that the activation a configuration states, if it does, is one of `known`: another would run, and answer
+    /// nonsense.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] when it is another; [`ModelError::Field`] when it is no name.
+    pub fn activation(&self, key: &str, known: &[&str]) -> Result<(), ModelError> {
+        let Some(value) = self.get(key) else { return Ok(()) };
+        match value.as_str() {
+            Some(name) if known.contains(&name) => Ok(()),
+            Some(name) => Err(ModelError::unsupported(
+                format!("{key} {}", crate::error::quoted(name)),
+                format!("known here are {}", known.join(", ")),
+            )),
+            None => Err(ModelError::field(key, "the name of an activation", shown(value))),
+        }
+    }
+
     /// A list of strings that may be absent.
     ///
     /// # Errors
@@ -101,7 +118,7 @@ impl<'a> Fields<'a> {
 }
 
 const SIZE: &str = "an integer from 1 to 2147483647";
-const FLOAT: &str = "a finite number";
+const FLOAT: &str = "a finite number of 32 bits";
 
 /// A size: an integer from 1 to 2³¹ − 1.
 ///
@@ -112,23 +129,27 @@ pub fn size(key: &str, value: &Value) -> Result<u32, ModelError> {
     size.map(|n| n as u32).ok_or_else(|| ModelError::field(key, SIZE, shown(value)))
 }
 
-/// A finite number.
+/// A number that is finite in the 32 bits of the device, too.
 ///
 /// # Errors
 /// When it is something else.
 pub fn float(key: &str, value: &Value) -> Result<f64, ModelError> {
-    number(value).filter(|n| n.is_finite()).ok_or_else(|| ModelError::field(key, FLOAT, shown(value)))
+    number(value).filter(|n| fits(*n)).ok_or_else(|| ModelError::field(key, FLOAT, shown(value)))
 }
 
-/// A finite number above 0.
+fn fits(number: f64) -> bool {
+    (number as f32).is_finite()
+}
+
+/// A number above 0 that is finite in 32 bits.
 ///
 /// # Errors
 /// When it is something else.
 pub fn positive(key: &str, number: f64) -> Result<f64, ModelError> {
-    if number.is_finite() && number > 0.0 {
+    if fits(number) && number > 0.0 {
         return Ok(number);
     }
-    Err(ModelError::field(key, "a finite number above 0", number.to_string()))
+    Err(ModelError::field(key, "a finite number above 0 of 32 bits", number.to_string()))
 }
 
 /// A value for an error message.

@@ -66,6 +66,7 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         tied: true,
     };
     let sizes = Dense::from_config(fields, &defaults)?;
+    fields.activation("hidden_activation", &["gelu_pytorch_tanh", "gelu_new"])?;
     if fields.flag("use_bidirectional_attention", false)? {
         return Err(ModelError::unsupported("use_bidirectional_attention", "causal gemma3 is"));
     }

@@ -30,6 +30,7 @@ impl Architecture for Llama {
             let fields = Fields::of(checkpoint)?;
             let defaults = Defaults { eps: Some(1e-6), context: Some(2048), ..Defaults::default() };
             let sizes = Dense::from_config(&fields, &defaults)?;
+            fields.activation("hidden_act", &SILU)?;
             if fields.flag("mlp_bias", false)? {
                 return Err(ModelError::unsupported("mlp_bias", "llama MLPs without bias are"));
             }
@@ -43,6 +44,9 @@ impl Architecture for Llama {
         build(checkpoint, self.name(), sizes, rope, Options { interleaved, biased, head_norms: false })
     }
 }
+
+/// Names of the activation of llama-shaped MLPs.
+pub(super) const SILU: [&str; 2] = ["silu", "swish"];
 
 /// What sets the llama-shaped families apart.
 pub(super) struct Options {

@@ -3,7 +3,7 @@
 use super::Architecture;
 use super::dense::{Defaults, Dense, rope_from_config, rope_from_gguf};
 use super::fields::Fields;
-use super::llama::{Options, build};
+use super::llama::{Options, SILU, build};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::model::Model;
@@ -23,6 +23,7 @@ impl Architecture for Qwen3 {
             (sizes, rope, false)
         } else {
             let fields = Fields::of(checkpoint)?;
+            fields.activation("hidden_act", &SILU)?;
             if fields.flag("use_sliding_window", false)? && fields.get("sliding_window").is_some() {
                 return Err(ModelError::unsupported("use_sliding_window", "qwen3 with full attention is"));
             }
