@@ -79,7 +79,7 @@ fn a_list_of_layer_types_beats_an_interval() {
 }
 
 #[test]
-fn query_heads_that_are_no_multiple_of_kv_heads_are_refused() {
+fn engine_bug_08_query_heads_that_are_no_multiple_of_kv_heads_are_refused() {
     for family in ["llama", "qwen3", "gemma3_text"] {
         let error = golden(family, |c| {
             c["num_attention_heads"] = json!(3);
