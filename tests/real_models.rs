@@ -6,6 +6,7 @@ mod support;
 
 use plimsoll_kernels::KvFormat;
 use plimsoll_models::tokenizer::Tokenizer;
+use plimsoll_runtime::device::{RESERVATION_SLACK, SMALL_BLOCK};
 use plimsoll_runtime::{DeviceOptions, Stepper, Wanted};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -116,16 +117,19 @@ fn perplexity(name: &str, reference: &Value, tokenizer: &Tokenizer, loaded: &mut
     assert!((perplexity / expected - 1.0).abs() < 1e-3, "{name}: perplexity {perplexity} for {expected}");
 }
 
-/// The driver's reservation is the plan's sum plus a stated constant.
+/// The driver's reservation is exact: every buffer of 4 MiB and more to the byte, and whole 4 MiB blocks, one for each
+/// of at most three memory types, for the small ones together.
 fn reservation(name: &str, loaded: &Loaded, planned: u64) {
-    if let Some(reservation) = loaded.runtime.device().reservation() {
-        let extra = reservation.reserved.checked_sub(planned);
-        assert!(
-            extra.is_some_and(|e| e <= plimsoll_runtime::device::RESERVATION_SLACK),
-            "{name}: planned {planned}, reserved {}",
-            reservation.reserved
-        );
-    }
+    let Some(reservation) = loaded.runtime.device().reservation() else { return };
+    let buffers = &loaded.runtime.plan().buffers;
+    let large: u64 = buffers.iter().map(|b| b.bytes).filter(|&bytes| bytes >= SMALL_BLOCK).sum();
+    let rest = reservation.reserved.checked_sub(large).unwrap();
+    assert!(
+        rest.is_multiple_of(SMALL_BLOCK) && (1..=3).contains(&(rest / SMALL_BLOCK)),
+        "{name}: planned {planned}, of it {large} in large buffers, reserved {}",
+        reservation.reserved
+    );
+    assert!(reservation.reserved - planned <= RESERVATION_SLACK, "{name}");
 }
 
 #[test]
