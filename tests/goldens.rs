@@ -63,8 +63,7 @@ fn run(family: &str, file: &str) {
         for &length in &lengths {
             let (ids, expected) = golden.prompt(length);
             for chunk in [length, 64, 3, 1] {
-                // Hundreds of steps a prompt: the longest ones on the adapter as it is only.
-                if chunk > length || (chunk < 64 && length > 70 && variant != "as it is") {
+                if chunk > length {
                     continue;
                 }
                 let rows = loaded.feed(0, 0, &ids, chunk);
