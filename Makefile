@@ -48,7 +48,7 @@ models:
 	scripts/models.sh smollm2 gemma3
 
 setup-run:
-	scripts/setup.sh vulkan python
+	scripts/setup.sh linker vulkan python
 
 setup-test:
-	scripts/setup.sh vulkan spirv cross python
+	scripts/setup.sh linker vulkan spirv cross python

@@ -4,6 +4,7 @@
 #   scripts/setup.sh vulkan    a Vulkan driver: the machine's own, else Mesa's software driver
 #   scripts/setup.sh spirv     the SPIR-V validator
 #   scripts/setup.sh cross     a toolchain that can type-check for macOS and Windows
+#   scripts/setup.sh linker    what Rust links with
 #   scripts/setup.sh python    Python with pip, to fetch the demo model's package
 set -euo pipefail
 # Debian keeps ldconfig out of a user's path.
@@ -43,6 +44,8 @@ for what in "$@"; do
     case $what in
         vulkan)
             if have_loader && have_driver; then say "Vulkan: there"; else install libvulkan1 mesa-vulkan-drivers; fi ;;
+        linker)
+            if command -v cc >/dev/null; then say "linker: there"; else install gcc libc6-dev; fi ;;
         spirv)
             if command -v spirv-val >/dev/null; then say "spirv-val: there"; else install spirv-tools; fi ;;
         cross)

@@ -3,19 +3,37 @@
 //! To add a family from your own crate, implement [`Architecture`], and register it:
 //!
 //! ```
+//! use plimsoll_models::graph::GraphBuilder;
+//! use plimsoll_models::zoo::{Architecture, Registry, fields::Fields, weights::Weights};
 //! use plimsoll_models::{Checkpoint, Model, ModelError};
-//! use plimsoll_models::zoo::{Architecture, Registry};
 //!
-//! struct MyFamily;
-//! impl Architecture for MyFamily {
-//!     fn name(&self) -> &'static str { "my_family" }
+//! /// The smallest family: an embedding and a tied head.
+//! struct Bigram;
+//! impl Architecture for Bigram {
+//!     fn name(&self) -> &'static str { "bigram" }
 //!     fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
-//!         // read the configuration, list the weights, build the graph of one step
-//! #       let _ = checkpoint; unimplemented!()
+//!         let fields = Fields::of(checkpoint)?;
+//!         let (vocab, hidden) = (fields.size("vocab_size", None)?, fields.size("hidden_size", None)?);
+//!         let mut weights = Weights::new(checkpoint)?;
+//!         let table = weights.matrix("embed.weight", vocab, hidden)?;
+//!         let mut g = GraphBuilder::new();
+//!         let x = g.embed(table, hidden, 1.0);
+//!         let rows = g.select_rows(x);
+//!         let logits = g.linear("logits", rows, &[table], vocab);
+//!         let (matrices, vectors) = weights.finish();
+//!         Ok(Model {
+//!             name: checkpoint.name().to_owned(), architecture: self.name().to_owned(), vocab, hidden,
+//!             context_max: 2048, layers: 0, matrices, vectors, states: vec![], ropes: vec![],
+//!             graph: g.finish(logits),
+//!         })
 //!     }
 //! }
 //! let mut registry = Registry::standard();
-//! registry.register(Box::new(MyFamily));
+//! registry.register(Box::new(Bigram));
+//! let config = br#"{"model_type": "bigram", "vocab_size": 100, "hidden_size": 8}"#;
+//! let model = registry.build(&Checkpoint::from_config_bytes(config, "tiny")?)?;
+//! assert_eq!(model.parameters(), 800);
+//! # Ok::<(), ModelError>(())
 //! ```
 
 pub mod dense;
