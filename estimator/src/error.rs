@@ -77,8 +77,8 @@ pub enum PlanError {
     },
 }
 
-/// Digits in groups of three, as people read them.
-pub(crate) fn grouped(number: u64) -> String {
+/// Digits in groups of three, as reports and refusals print bytes: `1,234,567`.
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {

@@ -20,7 +20,7 @@ pub mod verdict;
 
 pub use budget::{Budget, Reading};
 pub use build::PLAN_SCHEMA;
-pub use error::PlanError;
+pub use error::{PlanError, grouped};
 pub use geometry::Geometry;
 pub use plan::Plan;
 pub use report::Report;

@@ -1,5 +1,7 @@
 //! Amounts as people write and read them.
 
+pub use plimsoll::estimator::grouped;
+
 /// Reads an amount of bytes: `1_000_000`, `48GB` (powers of 1,000), `48GiB` (powers of 1,024), `1.5GiB`. Units in any
 /// case; a fraction of a byte is cut off.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -53,19 +55,6 @@ pub fn count(text: &str) -> Result<u32, String> {
         Ok(number) if number > 0 => Ok(number),
         _ => Err(format!("expected a whole number from 1 to {}", u32::MAX)),
     }
-}
-
-/// Digits in groups of three.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// In the largest binary unit that leaves at least 1: `1.50 GiB`.
