@@ -1,7 +1,7 @@
 //! Makes plans: `plan = f(model, geometry, profile)`.
 
 use crate::error::{Limit, PlanError};
-use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_LOGIT_ROWS, MAX_SLOTS};
+use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS};
 use crate::groups::Groups;
 use crate::lower::{Lowering, NARROW, Shared, Tables, tile_tokens};
 use crate::plan::{ALIGN, Buffer, ModelFacts, Plan, Ranges, Role, Segment, View};
@@ -46,11 +46,25 @@ impl Plan {
         let kv = crate::kv::place(model, geometry, profile, &mut pool)?;
         buffers.extend(pool.buffers());
 
+        let mut pool = Pool::new(
+            "recurrent",
+            Segment::Recurrent,
+            Role::Recurrent,
+            limits.max_buffer_size,
+            buffers.len(),
+        );
+        let recurrent = crate::recurrent::place(model, geometry, profile, &mut pool)?;
+        buffers.extend(pool.buffers());
+
         let sizes = program_sizes(tokens, geometry.slots);
         let mut tiles: Vec<u32> = Vec::new();
         for state in &model.states {
             for &size in &sizes {
-                let tile = tile_tokens(state.shape(), size);
+                let tile = match state.attention() {
+                    Some(shape) => tile_tokens(shape, size),
+                    // A recurrent layer takes all tokens of a sequence at once.
+                    None => tokens,
+                };
                 if !tiles.contains(&tile) {
                     tiles.push(tile);
                 }
@@ -86,6 +100,7 @@ impl Plan {
             vectors,
             vector_offsets: &vector_offsets,
             kv: &kv,
+            recurrent: &recurrent,
             arena_base,
         };
         let mut programs = Vec::new();
@@ -138,6 +153,7 @@ impl Plan {
             vectors,
             vector_offsets,
             kv,
+            recurrent,
             step,
             step_buffer,
             params_buffer,
@@ -162,6 +178,7 @@ fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanError> {
     range("slots", geometry.slots, 1, MAX_SLOTS)?;
     range("prefill_chunk", geometry.prefill_chunk, 1, MAX_CHUNK)?;
     range("logit_rows", geometry.logit_rows, 1, MAX_LOGIT_ROWS)?;
+    range("draft_depth", geometry.draft_depth, 0, MAX_DRAFT_DEPTH)?;
     if model.graph.ops.is_empty() {
         return Err(PlanError::graph("the model", "it has no ops"));
     }
@@ -221,8 +238,12 @@ fn ranges(
     tokens: u32,
     tables: &mut Tables,
 ) -> Result<Ranges, PlanError> {
-    let dearest =
-        model.states.iter().map(|s| s.shape()).map(|s| u64::from(s.heads) * u64::from(s.head_dim)).max();
+    let dearest = model
+        .states
+        .iter()
+        .filter_map(|s| s.attention())
+        .map(|s| u64::from(s.heads) * u64::from(s.head_dim))
+        .max();
     let per_key = 4 * u64::from(tokens) * dearest.unwrap_or(0).max(1);
     let context = u64::from(geometry.context).next_multiple_of(PAGE.into());
     let page = u64::from(PAGE);
@@ -249,6 +270,7 @@ pub(crate) fn facts(model: &Model) -> ModelFacts {
     let count = |f: fn(&State) -> bool| model.states.iter().filter(|s| f(s)).count() as u32;
     let (full, sliding) =
         (count(|s| matches!(s, State::KvFull { .. })), count(|s| matches!(s, State::KvSliding { .. })));
+    let recurrent = count(|s| matches!(s, State::Recurrent { .. }));
     ModelFacts {
         name: model.name.clone(),
         architecture: model.architecture.clone(),
@@ -257,7 +279,7 @@ pub(crate) fn facts(model: &Model) -> ModelFacts {
         context_max: model.context_max,
         attention_full: full,
         attention_sliding: sliding,
-        recurrent: 0,
-        stateless: model.layers.saturating_sub(full + sliding),
+        recurrent,
+        stateless: model.layers.saturating_sub(full + sliding + recurrent),
     }
 }

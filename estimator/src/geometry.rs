@@ -9,6 +9,8 @@ pub const MAX_CONTEXT: u32 = 1 << 30;
 pub const MAX_SLOTS: u32 = 1 << 16;
 /// The most tokens a step is planned for.
 pub const MAX_CHUNK: u32 = 1 << 20;
+/// The deepest draft a plan is made for.
+pub const MAX_DRAFT_DEPTH: u32 = 64;
 /// The most logit rows a step is planned for.
 pub const MAX_LOGIT_ROWS: u32 = 1 << 20;
 
@@ -25,6 +27,9 @@ pub struct Geometry {
     pub kv: KvFormat,
     /// Most positions of a step whose logits are computed; at least `slots`.
     pub logit_rows: u32,
+    /// Tokens drafted ahead: every recurrent state is kept `draft_depth + 1` times.
+    #[serde(default)]
+    pub draft_depth: u32,
 }
 
 impl Geometry {
@@ -37,6 +42,7 @@ impl Geometry {
             prefill_chunk: 512,
             kv: KvFormat::F16,
             logit_rows: 1,
+            draft_depth: 0,
         }
     }
 }

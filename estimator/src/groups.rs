@@ -49,6 +49,7 @@ pub(crate) fn stacks(model: &Model, label: &str, op: &Op) -> Result<Vec<Vec<Matr
     let (parts, apart) = match op {
         Op::Embed { table, .. } => return Ok(vec![vec![*table]]),
         Op::Linear { parts, bias, .. } => (parts, !bias.is_empty()),
+        Op::Experts { experts, .. } => return Ok(vec![vec![*experts]]),
         _ => return Ok(Vec::new()),
     };
     let mut stacks: Vec<Vec<MatrixId>> = Vec::new();
@@ -83,7 +84,17 @@ fn place(
     let total: u64 = matrices().map(|m| u64::from(m.rows)).sum();
     let rows = u32::try_from(total).map_err(|_| PlanError::graph(label, "more than 2^32 rows"))?;
     let stride = record.stride();
-    let unit = record.rows_per_shard_unit();
+    // Shards of a stack end where experts do.
+    let experts = if parts.len() == 1 { first.experts.max(1) } else { 1 };
+    let unit = match rows / experts {
+        _ if experts == 1 => record.rows_per_shard_unit(),
+        0 => return Err(PlanError::graph(label, "experts without rows")),
+        n => {
+            let expert = stride * u64::from(n);
+            let units = 256 / (256u64.min(1 << expert.trailing_zeros()));
+            u32::try_from(units * u64::from(n)).map_err(|_| PlanError::graph(label, "more than 2^32 rows"))?
+        }
+    };
     let limits = &profile.limits;
     let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     if stride * u64::from(unit.min(rows)) > most {
@@ -92,7 +103,7 @@ fn place(
         } else {
             Limit::Binding
         };
-        let name = format!("{unit} rows of {}", first.source.tensor);
+        let name = format!("{unit} rows of {}", first.source.name());
         return Err(PlanError::Limit { limit, name, need: stride * u64::from(unit), have: most });
     }
     let whole_units = |bytes: u64| (bytes / stride).min(u64::from(u32::MAX)) as u32 / unit * unit;

@@ -6,6 +6,7 @@ use crate::plan::{KvKind, KvLayer, KvPlan, KvSegment};
 use crate::pool::Pool;
 use plimsoll_kernels::{KvLayout, Profile, step::PAGE};
 use plimsoll_models::Model;
+use plimsoll_models::graph::StateId;
 use plimsoll_models::model::State;
 
 /// Bindings of a KV pool, 2 TiB of them at WebGPU's default limits. Past that a plan is no use to anybody, and making
@@ -24,9 +25,10 @@ pub(crate) fn place(
     let limits = &profile.limits;
     let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     for (index, state) in model.states.iter().enumerate() {
-        let window = match state {
-            State::KvFull { .. } => None,
-            State::KvSliding { window, .. } => Some(*window),
+        let (shape, window) = match state {
+            State::KvFull { shape } => (shape, None),
+            State::KvSliding { shape, window } => (shape, Some(*window)),
+            State::Recurrent { .. } => continue,
         };
         let kind = match plan.kinds.iter().position(|k| k.window == window) {
             Some(kind) => kind,
@@ -36,7 +38,6 @@ pub(crate) fn place(
             }
         };
         let pages = plan.kinds[kind].pages;
-        let shape = state.shape();
         let layout = KvLayout::new(geometry.kv, shape)
             .ok_or(PlanError::KvFormat { format: geometry.kv, head_dim: shape.head_dim })?;
         let page = layout.page_bytes();
@@ -65,7 +66,7 @@ pub(crate) fn place(
             segments.push(KvSegment { first_page, pages: segment, view: pool.place(room * page) });
             first_page += segment;
         }
-        plan.layers.push(KvLayer { kind: kind as u32, layout, segments });
+        plan.layers.push(KvLayer { state: StateId(index as u32), kind: kind as u32, layout, segments });
     }
     if bindings > MAX_BINDINGS {
         return Err(PlanError::Geometry {

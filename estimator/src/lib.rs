@@ -13,6 +13,7 @@ mod kv;
 mod lower;
 pub mod plan;
 mod pool;
+mod recurrent;
 pub mod report;
 mod show;
 pub mod solve;

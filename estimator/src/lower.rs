@@ -3,12 +3,14 @@
 
 mod attention;
 mod bind;
+mod experts;
+mod recurrent;
 
 use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::groups::{Groups, pieces, stacks};
-use crate::plan::{KvPlan, Program, Shard, TOP_K, View, WeightGroup, When};
-use plimsoll_kernels::ops::{add, embed, gate, linear, rms_norm, select_rows, softcap, top_k};
+use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, View, WeightGroup, When};
+use plimsoll_kernels::ops::{activate, add, embed, gate, linear, rms_norm, select_rows, softcap, top_k};
 use plimsoll_kernels::{AttentionShape, Call, Kernel, Profile, StepLayout, Unit};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
@@ -30,6 +32,7 @@ pub(crate) struct Shared<'a> {
     pub vectors: View,
     pub vector_offsets: &'a [u32],
     pub kv: &'a KvPlan,
+    pub recurrent: &'a RecurrentPlan,
     /// Index of the first arena buffer.
     pub arena_base: u32,
 }
@@ -93,8 +96,10 @@ pub(crate) struct Lowering<'a> {
     drafts: Vec<Draft>,
     /// First and last op of each tensor.
     alive: Vec<Option<(u32, u32)>>,
-    /// Bytes and op of each scratch.
-    scratch: Vec<(u64, u32)>,
+    /// Bytes, and first and last op, of each scratch.
+    scratch: Vec<(u64, u32, u32)>,
+    /// The sorted table of each routing, by tile.
+    sorted: HashMap<(TensorId, u32), usize>,
     op: u32,
 }
 
@@ -113,6 +118,7 @@ impl<'a> Lowering<'a> {
             drafts: Vec::new(),
             alive: vec![None; model.graph.tensors.len()],
             scratch: Vec::new(),
+            sorted: HashMap::new(),
             op: 0,
         };
         for (index, (label, op)) in model.graph.ops.iter().enumerate() {
@@ -145,6 +151,11 @@ impl<'a> Lowering<'a> {
 
     fn lower(&mut self, label: &str, op: &Op) -> Result<(), PlanError> {
         let profile = self.shared.profile;
+        let choices = |id: &TensorId| matches!(self.tensor_rows(*id), Rows::Choices(_));
+        let knows = matches!(op, Op::Activate { .. } | Op::Experts { .. } | Op::Combine { .. });
+        if !knows && op.reads().iter().chain(&op.writes()).any(choices) {
+            return Err(PlanError::graph(label, "this op takes no rows of choices"));
+        }
         match op {
             Op::Embed { table, scale, out } => {
                 let group = self.group(label, &[*table])?;
@@ -196,6 +207,24 @@ impl<'a> Lowering<'a> {
                 self.expect_width(label, *out, column)?;
             }
             Op::Attention { qkv, attention, out } => self.attention(label, *qkv, attention, *out)?,
+            Op::Conv { x, conv, out } => self.conv(label, *x, conv, *out)?,
+            Op::Ssd { xbc, dt, ssd, out } => self.ssd(label, *xbc, *dt, ssd, *out)?,
+            Op::GatedNorm { x, gate, norm } => self.gated_norm(label, *x, *gate, norm)?,
+            Op::Activate { x, activation } => {
+                // Rows stand one after the other, so the choices of a token are one row.
+                let (width, unit) = match self.tensor_rows(*x) {
+                    Rows::Choices(top) => (self.width(*x).saturating_mul(top), Unit::Tokens),
+                    Rows::Tokens | Rows::LogitRows => (self.width(*x), self.unit(*x)),
+                };
+                let args = activate::Args { activation: *activation, width, stride: width, unit };
+                let operands = vec![Operand::Tensor(*x)];
+                self.push(label, self.when(*x), activate::plan(profile, &args), operands);
+            }
+            Op::Route { logits, router, out } => self.route(label, *logits, router, *out)?,
+            Op::Experts { x, routing, experts, out } => self.experts(label, *x, *routing, *experts, *out)?,
+            Op::Combine { x, routing, out, accumulate } => {
+                self.combine(label, *x, *routing, *out, *accumulate)?;
+            }
             Op::Gate { x, activation, out } => {
                 self.expect_width(label, *x, 2 * self.width(*out))?;
                 let args = gate::Args {
@@ -317,7 +346,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn scratch(&mut self, bytes: u64) -> usize {
-        self.scratch.push((bytes, self.op));
+        self.scratch.push((bytes, self.op, self.op));
         self.scratch.len() - 1
     }
 
@@ -360,12 +389,13 @@ impl<'a> Lowering<'a> {
         match self.tensor_rows(id) {
             Rows::Tokens => Unit::Tokens,
             Rows::LogitRows => Unit::LogitRows,
+            Rows::Choices(top) => Unit::Choices(top),
         }
     }
 
     fn when(&self, id: TensorId) -> When {
         match self.tensor_rows(id) {
-            Rows::Tokens => When::Always,
+            Rows::Tokens | Rows::Choices(_) => When::Always,
             Rows::LogitRows => When::Logits,
         }
     }
@@ -378,6 +408,7 @@ impl<'a> Lowering<'a> {
         match self.tensor_rows(id) {
             Rows::Tokens => self.max_tokens,
             Rows::LogitRows => self.logit_rows(),
+            Rows::Choices(top) => self.max_tokens.saturating_mul(top),
         }
     }
 }

@@ -2,8 +2,10 @@
 //! creates the buffers, fills the weights and records the dispatches, and decides nothing else.
 
 use crate::Geometry;
-use plimsoll_kernels::{Cost, Count, Kernel, KvLayout, Profile, Record, StepLayout, StepShape, Unit};
-use plimsoll_models::graph::MatrixId;
+use plimsoll_kernels::{
+    Cost, Count, Kernel, KvLayout, Profile, Record, RecurrentShape, StepLayout, StepShape, Unit,
+};
+use plimsoll_models::graph::{MatrixId, StateId};
 use serde::{Deserialize, Serialize};
 
 /// Offsets and sizes of buffers and views are multiples of this many bytes.
@@ -17,6 +19,8 @@ pub enum Segment {
     Weights,
     /// Pages of keys and values.
     Kv,
+    /// Recurrent states and convolution tails.
+    Recurrent,
     /// The activation arena.
     Activations,
     /// Step tables, parameters, upload and readback.
@@ -25,13 +29,15 @@ pub enum Segment {
 
 impl Segment {
     /// Every segment, in the order reports list them.
-    pub const ALL: [Segment; 4] = [Segment::Weights, Segment::Kv, Segment::Activations, Segment::Io];
+    pub const ALL: [Segment; 5] =
+        [Segment::Weights, Segment::Kv, Segment::Recurrent, Segment::Activations, Segment::Io];
 
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Segment::Weights => "weights",
             Segment::Kv => "kv",
+            Segment::Recurrent => "recurrent",
             Segment::Activations => "activations",
             Segment::Io => "io",
         }
@@ -48,6 +54,8 @@ pub enum Role {
     Vectors,
     /// Storage: KV pages.
     Kv,
+    /// Storage: recurrent states and tails.
+    Recurrent,
     /// Storage, source of readback copies: activations.
     Arena,
     /// Storage, written each step: the step tables.
@@ -122,6 +130,8 @@ pub struct KvSegment {
 /// The KV of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KvLayer {
+    /// The model's state.
+    pub state: StateId,
     /// Index in [`KvPlan::kinds`].
     pub kind: u32,
     /// Page layout.
@@ -146,8 +156,41 @@ pub struct KvKind {
 pub struct KvPlan {
     /// Index `i` uses block table `i` of the step layout.
     pub kinds: Vec<KvKind>,
-    /// By the model's `StateId`.
+    /// In the order of the model's states.
     pub layers: Vec<KvLayer>,
+}
+
+/// States of one layer that one binding covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecurrentSegment {
+    /// First place; copy `c` of slot `s` is at place `c · slots + s`.
+    pub first: u32,
+    /// Places.
+    pub places: u32,
+    /// `[places, values]`, f32.
+    pub states: View,
+    /// `[places, taps − 1, channels]`, f32.
+    pub tails: View,
+}
+
+/// What one recurrent layer keeps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecurrentLayer {
+    /// The model's state.
+    pub state: StateId,
+    /// Sizes.
+    pub shape: RecurrentShape,
+    /// In place order, together all places.
+    pub segments: Vec<RecurrentSegment>,
+}
+
+/// All recurrent state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecurrentPlan {
+    /// Copies of each slot's state: draft depth and one.
+    pub copies: u32,
+    /// In the order of the model's states.
+    pub layers: Vec<RecurrentLayer>,
 }
 
 /// When a dispatch runs.
@@ -266,6 +309,8 @@ pub struct Plan {
     pub vector_offsets: Vec<u32>,
     /// Keys and values.
     pub kv: KvPlan,
+    /// Recurrent states.
+    pub recurrent: RecurrentPlan,
     /// Step tables.
     pub step: StepLayout,
     /// Index of the step buffer.

@@ -274,7 +274,7 @@ impl Report {
                 kv: geometry.kv,
                 weights: "as-stored".into(),
                 images: 0,
-                draft_depth: 0,
+                draft_depth: geometry.draft_depth,
                 page: PAGE,
                 logit_rows: geometry.logit_rows,
             },
@@ -286,7 +286,7 @@ impl Report {
                 source: if overhead.measured { "measured" } else { "unknown" }.into(),
             },
             kv_bytes_per_token: kv_bytes_per_token(model, geometry.kv),
-            recurrent_bytes_per_slot: 0,
+            recurrent_bytes_per_slot: crate::recurrent::bytes_per_slot(model, geometry),
             largest_allocation: plan.as_ref().map(largest_allocation).unwrap_or_default(),
             largest_binding: plan.as_ref().map(largest_binding).unwrap_or_default(),
             budget: budget.map(|b| BudgetPart {
@@ -324,7 +324,7 @@ pub fn bytes(plan: &Plan) -> Bytes {
     Bytes {
         weights: plan.segment_bytes(Segment::Weights),
         kv: plan.segment_bytes(Segment::Kv),
-        recurrent: 0,
+        recurrent: plan.segment_bytes(Segment::Recurrent),
         activations: plan.segment_bytes(Segment::Activations),
         io: plan.segment_bytes(Segment::Io),
         retained: 0,
@@ -337,7 +337,8 @@ pub fn bytes(plan: &Plan) -> Bytes {
 /// Bytes one more token of context costs a slot, past every window.
 pub fn kv_bytes_per_token(model: &Model, format: KvFormat) -> u64 {
     let full = model.states.iter().filter(|s| matches!(s, State::KvFull { .. }));
-    full.filter_map(|s| KvLayout::new(format, s.shape())).map(|l| l.token_bytes()).sum()
+    let layouts = full.filter_map(|s| KvLayout::new(format, s.attention()?));
+    layouts.map(|l| l.token_bytes()).sum()
 }
 
 /// Beginnings of the names of tensors that read images, and of those that draft tokens, in the spellings of
@@ -366,9 +367,8 @@ fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> CheckpointBytes {
         parts.text = matrices.chain(vectors).sum();
         return parts;
     }
-    let matrices = model.matrices.iter().map(|m| &m.source);
-    let read: HashSet<&str> =
-        matrices.chain(model.vectors.iter().map(|v| &v.source)).map(|s| s.tensor.as_str()).collect();
+    let matrices = model.matrices.iter().flat_map(|m| m.source.tensors());
+    let read: HashSet<&str> = matrices.chain(model.vectors.iter().map(|v| v.tensor.as_str())).collect();
     for tensor in checkpoint.tensors() {
         let begins = |names: &[&str]| names.iter().any(|n| tensor.name.starts_with(n));
         let part = if read.contains(tensor.name.as_str()) {
@@ -438,6 +438,10 @@ fn levers(model: &Model, plan: &Plan) -> Vec<Lever> {
     }
     for kv in KvFormat::ALL.into_iter().filter(|kv| *kv > g.kv) {
         changes.push((format!("kv {} -> {kv}", g.kv), Geometry { kv, ..g.clone() }));
+    }
+    if g.draft_depth > 0 {
+        changes
+            .push((format!("draft_depth {} -> 0", g.draft_depth), Geometry { draft_depth: 0, ..g.clone() }));
     }
     if g.logit_rows > g.slots {
         changes.push((

@@ -54,6 +54,14 @@ impl fmt::Display for Plan {
             }
             writeln!(f)?;
         }
+        for layer in &self.recurrent.layers {
+            write!(f, "  state {}, {} bytes a slot:", layer.state.0, layer.shape.bytes())?;
+            for s in &layer.segments {
+                let (states, tails) = (At(self, &s.states), At(self, &s.tails));
+                write!(f, " places {}+{} at {states}, tails at {tails}", s.first, s.places)?;
+            }
+            writeln!(f)?;
+        }
         writeln!(f, "\nkv ranges: {} of {} tokens", self.ranges.count, self.ranges.tokens)?;
         writeln!(f, "\nkernels")?;
         for (i, kernel) in self.kernels.iter().enumerate() {
@@ -64,7 +72,11 @@ impl fmt::Display for Plan {
             for d in &program.dispatches {
                 write!(f, "  {:<28} kernel {:>2} params {:>3}", d.label, d.kernel, d.params)?;
                 let count = &d.workgroups;
-                write!(f, "  ⌈{:?}/{}⌉×{}", count.unit, count.tile, count.per)?;
+                write!(f, "  {}⌈{:?}/{}⌉", if count.plus > 0 { "(" } else { "" }, count.unit, count.tile)?;
+                match count.plus {
+                    0 => write!(f, "×{}", count.per)?,
+                    plus => write!(f, "+{plus})×{}", count.per)?,
+                }
                 if d.ranged {
                     write!(f, " per range")?;
                 }

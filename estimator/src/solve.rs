@@ -1,7 +1,7 @@
 //! The inverse solve: what fits a budget. Every answer is a plan that was made and found to fit.
 
 use crate::budget::Budget;
-use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_LOGIT_ROWS, MAX_SLOTS};
+use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS};
 use crate::plan::Plan;
 use crate::verdict::{Overhead, Suggestion};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
@@ -83,8 +83,8 @@ pub fn nearest(
     let mut offer = |geometry: Option<Geometry>| {
         let Some(g) = geometry else { return };
         let Some(total) = solver.fits(&g) else { return };
-        let Geometry { context, slots, prefill_chunk, kv, logit_rows } = g;
-        let suggestion = Suggestion { context, slots, prefill_chunk, kv, logit_rows, total };
+        let Geometry { context, slots, prefill_chunk, kv, logit_rows, draft_depth } = g;
+        let suggestion = Suggestion { context, slots, prefill_chunk, kv, logit_rows, draft_depth, total };
         if !found.contains(&suggestion) {
             found.push(suggestion);
         }
@@ -99,6 +99,9 @@ pub fn nearest(
             offer(Some(narrower.clone()));
             offer(shorter(&solver, &narrower));
         }
+    }
+    if asked.draft_depth > 0 {
+        offer(Some(Geometry { draft_depth: 0, ..asked.clone() }));
     }
     let smallest = Geometry { slots: 1, logit_rows: 1, prefill_chunk: asked.prefill_chunk.min(32), ..asked };
     offer(shorter(&solver, &smallest));
@@ -132,5 +135,6 @@ fn within_range(geometry: &Geometry) -> Geometry {
         prefill_chunk: geometry.prefill_chunk.clamp(1, MAX_CHUNK),
         kv: geometry.kv,
         logit_rows: geometry.logit_rows.clamp(1, MAX_LOGIT_ROWS),
+        draft_depth: geometry.draft_depth.min(MAX_DRAFT_DEPTH),
     }
 }

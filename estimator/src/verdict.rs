@@ -95,6 +95,9 @@ pub struct Suggestion {
     pub kv: KvFormat,
     /// Most logit rows of a step.
     pub logit_rows: u32,
+    /// Draft depth.
+    #[serde(default)]
+    pub draft_depth: u32,
     /// What its plan costs.
     pub total: u64,
 }
@@ -108,6 +111,7 @@ impl Suggestion {
             prefill_chunk: self.prefill_chunk,
             kv: self.kv,
             logit_rows: self.logit_rows,
+            draft_depth: self.draft_depth,
         }
     }
 }

@@ -13,7 +13,7 @@ use plimsoll_models::model::State;
 use proptest::prelude::*;
 
 fn geometry(context: u32, slots: u32, prefill_chunk: u32, kv: KvFormat) -> Geometry {
-    Geometry { context, slots, prefill_chunk, kv, logit_rows: slots }
+    Geometry { context, slots, prefill_chunk, kv, logit_rows: slots, draft_depth: 0 }
 }
 
 fn plan(model: &Model, geometry: &Geometry) -> Plan {

@@ -29,6 +29,8 @@ pub enum Unit {
     LogitRows,
     /// Entries of the tile table with this index.
     Tiles(u32),
+    /// Tokens times experts chosen by each.
+    Choices(u32),
 }
 
 impl Unit {
@@ -39,11 +41,12 @@ impl Unit {
             Unit::Tokens => u64::from(step.tokens),
             Unit::LogitRows => u64::from(step.logit_rows),
             Unit::Tiles(table) => u64::from(step.tiles.get(table as usize).copied().unwrap_or(0)),
+            Unit::Choices(top) => u64::from(step.tokens) * u64::from(top),
         }
     }
 }
 
-/// Workgroups of a dispatch: `ceil(unit / tile) × per`. Kernels fold the count over two dimensions themselves:
+/// Workgroups of a dispatch: `(ceil(unit / tile) + plus) × per`. Kernels fold the count over two dimensions themselves:
 /// the linear index is `workgroup_id.x + workgroup_id.y × num_workgroups.x`, and indices past the count leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
@@ -51,6 +54,8 @@ pub struct Count {
     pub unit: Unit,
     /// How many units one workgroup covers.
     pub tile: u32,
+    /// Tiles besides those.
+    pub plus: u32,
     /// Workgroups for each tile of units.
     pub per: u32,
 }
@@ -58,17 +63,23 @@ pub struct Count {
 impl Count {
     /// A count that does not depend on the step.
     pub const fn fixed(per: u32) -> Self {
-        Self { unit: Unit::One, tile: 1, per }
+        Self { unit: Unit::One, tile: 1, plus: 0, per }
     }
 
     /// `per` workgroups for every `tile` units.
     pub const fn each(unit: Unit, tile: u32, per: u32) -> Self {
-        Self { unit, tile, per }
+        Self { unit, tile, plus: 0, per }
     }
 
     /// The number of workgroups in a step.
     pub fn of(&self, step: &StepShape) -> u64 {
-        self.unit.of(step).div_ceil(u64::from(self.tile.max(1))) * u64::from(self.per)
+        (self.unit.of(step).div_ceil(u64::from(self.tile.max(1))) + u64::from(self.plus))
+            * u64::from(self.per)
+    }
+
+    /// The same with `plus` more tiles, whatever the step holds: every expert may end in a partly filled one.
+    pub const fn and(self, plus: u32) -> Self {
+        Self { plus, ..self }
     }
 
     /// The dispatch size for `count` workgroups when a dimension holds at most `max`; `None` past `max²`.

@@ -76,6 +76,7 @@ pub(crate) fn code(format: Format, b: &[u8], i: usize) -> u8 {
         }
         Format::Iq4Xs => nibble(&b[8 + 16 * (i / 32)..], i % 32),
         Format::Mxfp4 => nibble(&b[1..], i),
+        _ => unimplemented!(),
     }
 }
 
@@ -105,6 +106,7 @@ fn value(format: Format, b: &[u8], i: usize) -> f32 {
             half_at(b, 0) * (f32::from(iq4_xs_scale(b, i / 32)) - 32.0) * f32::from(IQ4_VALUES[q as usize])
         }
         Format::Mxfp4 => e8m0_half(b[0]) * f32::from(E2M1_VALUES[q as usize]),
+        _ => unimplemented!(),
     }
 }
 
@@ -117,6 +119,7 @@ fn halves(format: Format) -> &'static [usize] {
         Format::Q2K => &[80, 82],
         Format::Q3K => &[108],
         Format::Q6K => &[208],
+        _ => &[],
     }
 }
 

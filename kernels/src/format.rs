@@ -1,10 +1,35 @@
 //! Storage formats of weights as checkpoints hold them: names, block sizes and bytes.
 //!
+//! Packed safetensors (MLX, NVFP4, FP8) hold the codes, the scales and the offsets of a matrix in tensors of their own,
+//! the *planes*. [`Format::planes`] gives the bytes of a row in each; [`gather`] joins them into a row of blocks, and from
+//! there on they are formats like any other.
+//!
 //! A *block* is the smallest run of consecutive values of a row that can be decoded by itself. Block sizes are
 //! those of the GGUF specification (`ggml-common.h` of the public `ggml` library names the same structures).
 
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
+
+/// How affine scales and offsets are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the formats' own
+pub enum ScaleType {
+    F32,
+    F16,
+    BF16,
+}
+
+impl ScaleType {
+    /// Bytes of a scale.
+    pub const fn bytes(self) -> usize {
+        match self {
+            ScaleType::F32 => 4,
+            ScaleType::F16 | ScaleType::BF16 => 2,
+        }
+    }
+}
 
 /// How the values of one tensor are stored in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -31,7 +56,25 @@ pub enum Format {
     Q6K,
     Iq4Nl,
     Iq4Xs,
+    /// 32 values in a byte each of two e2m1 codes, low nibbles first, after a power of two. The sequential order of MLX
+    /// and OCP checkpoints is turned into this one as it is gathered.
     Mxfp4,
+    /// MLX: `group` values of `bits` bits (1 to 6, or 8) as a little-endian bit stream, then scale and offset:
+    /// `value = code · scale + offset`. Scales may be negative.
+    Affine {
+        bits: u8,
+        /// 32, 64 or 128.
+        group: u8,
+        scales: ScaleType,
+    },
+    /// 32 values of e4m3 and a power of two.
+    Mxfp8,
+    /// 16 values of e2m1 and an e4m3 scale.
+    Nvfp4,
+    /// The same with a factor for each row, which ends the row (f32).
+    Nvfp4Scaled,
+    /// e4m3 and a factor for each row, which ends the row (f32).
+    Fp8,
 }
 
 impl Format {
@@ -62,6 +105,10 @@ impl Format {
             Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 | Format::Q8_0 => 32,
             Format::Iq4Nl | Format::Mxfp4 => 32,
             Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => 256,
+            Format::Affine { group, .. } => group as usize,
+            Format::Mxfp8 => 32,
+            Format::Nvfp4 | Format::Nvfp4Scaled => 16,
+            Format::Fp8 => 1,
         }
     }
 
@@ -82,6 +129,18 @@ impl Format {
             Format::Q6K => 210,
             Format::Iq4Xs => 136,
             Format::Mxfp4 => 17,
+            Format::Affine { bits, group, scales } => group as usize / 8 * bits as usize + 2 * scales.bytes(),
+            Format::Mxfp8 => 33,
+            Format::Nvfp4 | Format::Nvfp4Scaled => 9,
+            Format::Fp8 => 1,
+        }
+    }
+
+    /// Bytes that end a row after its blocks: the row's own factor.
+    pub const fn row_tail(self) -> usize {
+        match self {
+            Format::Nvfp4Scaled | Format::Fp8 => 4,
+            _ => 0,
         }
     }
 
@@ -92,7 +151,25 @@ impl Format {
         if !cols.is_multiple_of(block) {
             return None;
         }
-        (cols / block).checked_mul(self.block_bytes() as u64)
+        (cols / block).checked_mul(self.block_bytes() as u64)?.checked_add(self.row_tail() as u64)
+    }
+
+    /// Bytes of a row of `cols` values in each of the tensors that packed safetensors keep it in: codes, scales, offsets.
+    /// `None` for formats that have no such form, or when `cols` is not a whole number of blocks. Row factors are not
+    /// planes.
+    pub fn planes(self, cols: u64) -> Option<Vec<u64>> {
+        let blocks = self.row_bytes(cols).map(|_| cols / self.block_len() as u64)?;
+        match self {
+            Format::Affine { bits, group, scales } => {
+                let scale = blocks * scales.bytes() as u64;
+                Some(vec![blocks * u64::from(group) / 8 * u64::from(bits), scale, scale])
+            }
+            Format::Mxfp4 => Some(vec![16 * blocks, blocks]),
+            Format::Mxfp8 => Some(vec![32 * blocks, blocks]),
+            Format::Nvfp4 | Format::Nvfp4Scaled => Some(vec![8 * blocks, blocks]),
+            Format::Fp8 => Some(vec![blocks]),
+            _ => None,
+        }
     }
 
     /// Whether values are plain floats (no blocks, no scales).
@@ -100,9 +177,9 @@ impl Format {
         matches!(self, Format::F32 | Format::F16 | Format::BF16)
     }
 
-    /// The lower-case name used on the command line and in reports, e.g. `q4_k`.
-    pub const fn name(self) -> &'static str {
-        match self {
+    /// The lower-case name used on the command line and in reports, e.g. `q4_k`, `affine4_g64_bf16`.
+    pub fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Format::F32 => "f32",
             Format::F16 => "f16",
             Format::BF16 => "bf16",
@@ -119,13 +196,31 @@ impl Format {
             Format::Iq4Nl => "iq4_nl",
             Format::Iq4Xs => "iq4_xs",
             Format::Mxfp4 => "mxfp4",
-        }
+            Format::Affine { bits, group, scales } => {
+                let scales = match scales {
+                    ScaleType::F32 => "f32",
+                    ScaleType::F16 => "f16",
+                    ScaleType::BF16 => "bf16",
+                };
+                return Cow::Owned(format!("affine{bits}_g{group}_{scales}"));
+            }
+            Format::Mxfp8 => "mxfp8",
+            Format::Nvfp4 => "nvfp4",
+            Format::Nvfp4Scaled => "nvfp4_scaled",
+            Format::Fp8 => "fp8",
+        })
     }
+}
+
+/// Joins the planes of one row into its blocks: `planes` as [`Format::planes`] has them, `factor` for formats whose rows
+/// end in one. Writes every byte of `row`, which is [`Format::row_bytes`] long.
+pub fn gather(_format: Format, _planes: &[&[u8]], _factor: f32, _row: &mut [u8]) {
+    unimplemented!()
 }
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(&self.name())
     }
 }
 

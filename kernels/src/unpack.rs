@@ -125,6 +125,7 @@ impl Format {
             Format::Q8_0 => Quants::Bits8,
             Format::Iq4Nl | Format::Iq4Xs => Quants::Iq4,
             Format::Mxfp4 => Quants::E2m1,
+            _ => unimplemented!(),
         }
     }
 
@@ -139,6 +140,7 @@ impl Format {
             Format::Q6K => Scales::K6,
             Format::Iq4Xs => Scales::Iq4Xs,
             Format::Mxfp4 => Scales::E8m0,
+            _ => unimplemented!(),
         }
     }
 

@@ -4,8 +4,9 @@
 //! A step runs over `T` tokens of any mix of sequences. A tensor has a width and as many rows as the step has
 //! tokens, or as it wants logits for.
 
-use plimsoll_kernels::AttentionShape;
 pub use plimsoll_kernels::ops::gate::Activation;
+pub use plimsoll_kernels::ops::route::{Groups, Scoring};
+use plimsoll_kernels::{AttentionShape, SsmShape};
 use serde::{Deserialize, Serialize};
 
 /// A matrix of the model's weight table.
@@ -36,6 +37,8 @@ pub enum Rows {
     Tokens,
     /// One for each position whose logits are wanted.
     LogitRows,
+    /// So many for each token: one for each expert it chose. Row `t·n + i` is choice `i` of token `t`.
+    Choices(u32),
 }
 
 /// An activation `[rows, width]`, f32.
@@ -86,6 +89,71 @@ pub struct Attention {
     pub scale: f32,
     /// `cap·tanh(score/cap)`.
     pub softcap: Option<f32>,
+}
+
+/// A causal convolution over the tokens of each sequence, channel by channel, and SiLU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conv {
+    /// First column of the input.
+    pub column: u32,
+    /// Weight `[C, taps]`; the last tap meets the token itself.
+    pub weight: VectorId,
+    /// Bias `[C]`.
+    pub bias: Option<VectorId>,
+    /// Whose tail holds the last `taps − 1` inputs.
+    pub state: StateId,
+}
+
+/// A selective state space (Mamba2): `h ← exp(Δ·a)·h + Δ·x⊗B`, `y = h·C + D·x`, with
+/// `Δ = softplus(dt + dt_bias)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ssd {
+    /// Sizes.
+    pub shape: SsmShape,
+    /// First column of dt `[H]`.
+    pub dt_column: u32,
+    /// `[H]`, negative.
+    pub a: VectorId,
+    /// `[H]`.
+    pub d: VectorId,
+    /// `[H]`.
+    pub dt_bias: VectorId,
+    /// Bounds of Δ, where the checkpoint states any that bind.
+    pub dt_limit: Option<[f32; 2]>,
+    /// Where `h` lives.
+    pub state: StateId,
+}
+
+/// A norm with a gate, over groups of channels.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GatedNorm {
+    /// First column of the gate.
+    pub gate_column: u32,
+    /// Weight: one value for each channel, or for each channel of a group (then shared by the groups).
+    pub weight: VectorId,
+    /// Groups, each normed by itself.
+    pub groups: u32,
+    /// Inside the root.
+    pub eps: f32,
+    /// `norm(x·silu(gate))·w`; else `norm(x)·w·silu(gate)`.
+    pub gate_first: bool,
+}
+
+/// How experts are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Router {
+    /// `Top`.
+    pub top: u32,
+    /// Scores from logits.
+    pub scoring: Scoring,
+    /// `[X]`, added to the scores for the choice alone.
+    pub bias: Option<VectorId>,
+    /// Only experts of the best groups stand for choice.
+    pub groups: Option<Groups>,
+    /// The chosen scores are divided by their sum.
+    pub normalise: bool,
+    /// Factor of the weights.
+    pub scale: f32,
 }
 
 /// One operation.
@@ -147,6 +215,73 @@ pub enum Op {
         /// `[_, F]`.
         out: TensorId,
     },
+    /// Convolution and SiLU, `[T, C]`; keeps the tail of each sequence.
+    Conv {
+        /// `[T, ≥ column + C]`.
+        x: TensorId,
+        /// What it does.
+        conv: Conv,
+        /// `[T, C]`.
+        out: TensorId,
+    },
+    /// Selective state space; keeps the state of each sequence.
+    Ssd {
+        /// x, B and C side by side `[T, H·P + 2·G·N]`.
+        xbc: TensorId,
+        /// `[T, ≥ dt_column + H]`.
+        dt: TensorId,
+        /// What it does.
+        ssd: Ssd,
+        /// `[T, H·P]`.
+        out: TensorId,
+    },
+    /// Gated norm, in place.
+    GatedNorm {
+        /// `[T, W]`.
+        x: TensorId,
+        /// `[T, ≥ gate_column + W]`.
+        gate: TensorId,
+        /// What it does.
+        norm: GatedNorm,
+    },
+    /// `x = act(x)`.
+    Activate {
+        /// In place.
+        x: TensorId,
+        /// Activation.
+        activation: Activation,
+    },
+    /// The experts of each token and their weights.
+    Route {
+        /// `[T, X]`.
+        logits: TensorId,
+        /// How they are chosen.
+        router: Router,
+        /// `[T, 2·Top]`: ids (as bits), then weights.
+        out: TensorId,
+    },
+    /// Each chosen expert's matrix times its token's row (`x` has a row a token) or its own (`x` has a row a choice).
+    Experts {
+        /// `[T, K]`, or `[T·Top, K]` as [`Rows::Choices`].
+        x: TensorId,
+        /// Who goes where.
+        routing: TensorId,
+        /// The stack.
+        experts: MatrixId,
+        /// `[T·Top, N]` as [`Rows::Choices`].
+        out: TensorId,
+    },
+    /// `out[t] = Σ_i weight[t, i]·x[t·Top + i]`, added to `out` where `accumulate`.
+    Combine {
+        /// `[T·Top, D]`.
+        x: TensorId,
+        /// The weights.
+        routing: TensorId,
+        /// `[T, D]`.
+        out: TensorId,
+        /// `out += …`.
+        accumulate: bool,
+    },
     /// `to += x`.
     Add {
         /// Addend.
@@ -175,6 +310,13 @@ impl Op {
     pub fn reads(&self) -> Vec<TensorId> {
         match self {
             Op::Embed { .. } => vec![],
+            Op::Combine { x, routing, out, accumulate } => {
+                let mut all = vec![*x, *routing];
+                if *accumulate {
+                    all.push(*out);
+                }
+                all
+            }
             Op::RmsNorm { x, out, accumulate, .. } | Op::Linear { x, out, accumulate, .. } => {
                 if *accumulate {
                     vec![*x, *out]
@@ -183,7 +325,15 @@ impl Op {
                 }
             }
             Op::Attention { qkv, .. } => vec![*qkv],
-            Op::Gate { x, .. } | Op::SelectRows { x, .. } | Op::Softcap { x, .. } => vec![*x],
+            Op::Gate { x, .. }
+            | Op::SelectRows { x, .. }
+            | Op::Softcap { x, .. }
+            | Op::Conv { x, .. }
+            | Op::Activate { x, .. } => vec![*x],
+            Op::Ssd { xbc, dt, .. } => vec![*xbc, *dt],
+            Op::GatedNorm { x, gate, .. } => vec![*x, *gate],
+            Op::Route { logits, .. } => vec![*logits],
+            Op::Experts { x, routing, .. } => vec![*x, *routing],
             Op::Add { x, to } => vec![*x, *to],
         }
     }
@@ -195,7 +345,13 @@ impl Op {
             | Op::RmsNorm { out, .. }
             | Op::Linear { out, .. }
             | Op::Gate { out, .. }
-            | Op::SelectRows { out, .. } => vec![*out],
+            | Op::SelectRows { out, .. }
+            | Op::Conv { out, .. }
+            | Op::Ssd { out, .. }
+            | Op::Route { out, .. }
+            | Op::Experts { out, .. }
+            | Op::Combine { out, .. } => vec![*out],
+            Op::GatedNorm { x, .. } | Op::Activate { x, .. } => vec![*x],
             Op::Attention { qkv, out, .. } => vec![*qkv, *out],
             Op::Add { to, .. } => vec![*to],
             Op::Softcap { x, .. } => vec![*x],
@@ -319,6 +475,65 @@ impl GraphBuilder {
         let (width, rows) = (self.width(x) / 2, self.rows(x));
         let out = self.tensor("gate", width, rows);
         self.push("gate", Op::Gate { x, activation, out });
+        out
+    }
+
+    /// A convolution of `channels` columns into a new tensor.
+    pub fn conv(&mut self, x: TensorId, channels: u32, conv: Conv) -> TensorId {
+        let out = self.tensor("conv", channels, Rows::Tokens);
+        self.push("conv", Op::Conv { x, conv, out });
+        out
+    }
+
+    /// A selective state space into a new tensor.
+    pub fn ssd(&mut self, xbc: TensorId, dt: TensorId, ssd: Ssd) -> TensorId {
+        let out = self.tensor("ssd", ssd.shape.heads * ssd.shape.head_dim, Rows::Tokens);
+        self.push("ssd", Op::Ssd { xbc, dt, ssd, out });
+        out
+    }
+
+    /// A gated norm, in place.
+    pub fn gated_norm(&mut self, x: TensorId, gate: TensorId, norm: GatedNorm) {
+        self.push("gated_norm", Op::GatedNorm { x, gate, norm });
+    }
+
+    /// `x = act(x)`.
+    pub fn activate(&mut self, x: TensorId, activation: Activation) {
+        self.push("activate", Op::Activate { x, activation });
+    }
+
+    /// The experts of each token.
+    pub fn route(&mut self, logits: TensorId, router: Router) -> TensorId {
+        let out = self.tensor("routing", 2 * router.top, Rows::Tokens);
+        self.push("route", Op::Route { logits, router, out });
+        out
+    }
+
+    /// Each chosen expert's product, of `width` columns, into a new tensor of a row a choice.
+    pub fn experts(
+        &mut self,
+        name: &str,
+        x: TensorId,
+        routing: TensorId,
+        experts: MatrixId,
+        width: u32,
+    ) -> TensorId {
+        let top = self.width(routing) / 2;
+        let out = self.tensor(name, width, Rows::Choices(top));
+        self.push(name, Op::Experts { x, routing, experts, out });
+        out
+    }
+
+    /// `to += Σ weight·x` over the choices of each token.
+    pub fn combine_add(&mut self, x: TensorId, routing: TensorId, to: TensorId) {
+        self.push("combine", Op::Combine { x, routing, out: to, accumulate: true });
+    }
+
+    /// `Σ weight·x` over the choices of each token, into a new tensor.
+    pub fn combine(&mut self, x: TensorId, routing: TensorId) -> TensorId {
+        let width = self.width(x);
+        let out = self.tensor("combine", width, Rows::Tokens);
+        self.push("combine", Op::Combine { x, routing, out, accumulate: false });
         out
     }
 

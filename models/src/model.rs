@@ -2,38 +2,132 @@
 
 use crate::graph::{Graph, MatrixId, RopeId, StateId, VectorId};
 use crate::rope::Rope;
-use plimsoll_kernels::{AttentionShape, Format};
+use plimsoll_kernels::{AttentionShape, Format, RecurrentShape};
 use serde::{Deserialize, Serialize};
 
-/// Where a weight comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Where a matrix comes from: runs of rows, top to bottom. A plain matrix has one; a stack of experts that the
+/// checkpoint stores one by one has one for each, and is stacked as it is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Name of the tensor in the checkpoint.
-    pub tensor: String,
+    /// Top to bottom, together all rows.
+    pub pieces: Vec<Piece>,
 }
 
-/// A matrix `[rows, cols]`: `rows` outputs by `cols` inputs, or vocabulary by hidden.
+impl Source {
+    /// All rows of one tensor.
+    pub fn tensor(name: impl Into<String>, rows: u32) -> Self {
+        Self { pieces: vec![Piece { planes: vec![name.into()], scale: None, first_row: 0, rows }] }
+    }
+
+    /// What to call it: the name of its first tensor.
+    pub fn name(&self) -> &str {
+        self.pieces.first().and_then(|p| p.planes.first()).map_or("nothing", String::as_str)
+    }
+
+    /// Every tensor it reads.
+    pub fn tensors(&self) -> impl Iterator<Item = &str> {
+        self.pieces.iter().flat_map(|piece| {
+            let scale = piece.scale.as_ref().map(|s| s.tensor.as_str());
+            piece.planes.iter().map(String::as_str).chain(scale)
+        })
+    }
+}
+
+/// Consecutive rows of a tensor, or of the tensors that hold the planes of a packed one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// One tensor of whole rows or, for packed safetensors, one for each plane: codes, scales, offsets. All have the
+    /// same rows; leading dimensions (experts) count as rows.
+    pub planes: Vec<String>,
+    /// A factor of all values, beside the planes.
+    pub scale: Option<TensorScale>,
+    /// First row in the tensors.
+    pub first_row: u32,
+    /// Rows.
+    pub rows: u32,
+}
+
+/// A factor that stands in a tensor of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorScale {
+    /// Tensor of floats.
+    pub tensor: String,
+    /// Which of its values serves the piece; `None`: one for each row, from the piece's first on.
+    pub index: Option<u32>,
+    /// What to do with it.
+    pub form: ScaleForm,
+}
+
+/// How a stored number becomes a factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScaleForm {
+    /// The factor itself.
+    Times,
+    /// Its reciprocal.
+    Over,
+    /// The largest magnitude of the tensor: the factor times 6 · 448.
+    MaxAbs,
+}
+
+impl ScaleForm {
+    /// The factor.
+    pub fn factor(self, stored: f32) -> f32 {
+        match self {
+            ScaleForm::Times => stored,
+            ScaleForm::Over => 1.0 / stored,
+            ScaleForm::MaxAbs => stored / 2688.0,
+        }
+    }
+}
+
+/// A matrix `[rows, cols]`: `rows` outputs by `cols` inputs, or vocabulary by hidden; or a stack of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Matrix {
     /// Where it comes from.
     pub source: Source,
-    /// `N`.
+    /// `N`; of a stack, of all experts together.
     pub rows: u32,
     /// `K`.
     pub cols: u32,
     /// Stored format.
     pub format: Format,
+    /// Matrices of equal size one below the other; 1 for a plain one.
+    pub experts: u32,
+}
+
+/// What is done to a vector's values on their way to the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transform {
+    /// Nothing.
+    #[default]
+    None,
+    /// `−exp(v)`: decay rates, which checkpoints hold as logarithms.
+    NegExp,
+}
+
+impl Transform {
+    /// The value on the device.
+    pub fn apply(self, value: f32) -> f32 {
+        match self {
+            Transform::None => value,
+            Transform::NegExp => -value.exp(),
+        }
+    }
 }
 
 /// A vector, f32 on the device whatever the checkpoint holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vector {
-    /// Where it comes from.
-    pub source: Source,
+    /// Name of the tensor; its dimensions do not matter, their product is `len`.
+    pub tensor: String,
     /// Values.
     pub len: u32,
     /// Stored format: a float one.
     pub format: Format,
+    /// What is done to the values.
+    pub transform: Transform,
 }
 
 /// What a layer keeps between steps.
@@ -52,13 +146,27 @@ pub enum State {
         /// A query at `q` sees keys in `(q − window, q]`.
         window: u32,
     },
+    /// A recurrent state and the tail of a convolution, of a fixed size whatever the length.
+    Recurrent {
+        /// Sizes.
+        shape: RecurrentShape,
+    },
 }
 
 impl State {
     /// Heads of an attention state.
-    pub fn shape(&self) -> &AttentionShape {
+    pub fn attention(&self) -> Option<&AttentionShape> {
         match self {
-            State::KvFull { shape } | State::KvSliding { shape, .. } => shape,
+            State::KvFull { shape } | State::KvSliding { shape, .. } => Some(shape),
+            State::Recurrent { .. } => None,
+        }
+    }
+
+    /// Sizes of a recurrent state.
+    pub fn recurrent(&self) -> Option<&RecurrentShape> {
+        match self {
+            State::Recurrent { shape } => Some(shape),
+            State::KvFull { .. } | State::KvSliding { .. } => None,
         }
     }
 }

@@ -77,7 +77,7 @@ fn gaps<'a>(bytes: u64, views: impl Iterator<Item = &'a View>) -> Vec<Range<u64>
 fn usage(role: Role) -> wgpu::BufferUsages {
     use wgpu::BufferUsages as U;
     match role {
-        Role::Matrices | Role::Vectors | Role::Kv | Role::Step => U::STORAGE | U::COPY_DST,
+        Role::Matrices | Role::Vectors | Role::Kv | Role::Recurrent | Role::Step => U::STORAGE | U::COPY_DST,
         Role::Arena => U::STORAGE | U::COPY_DST | U::COPY_SRC,
         Role::Params => U::UNIFORM | U::COPY_DST,
         Role::Upload => U::MAP_WRITE | U::COPY_SRC,

@@ -112,12 +112,12 @@ impl<'a> Run<'a> {
 /// [`ModelError::MissingTensor`], [`ModelError::Shape`], [`ModelError::Field`], each naming the tensor.
 pub(crate) fn check(model: &Model, checkpoint: &Checkpoint) -> Result<(), RuntimeError> {
     for matrix in &model.matrices {
-        let info = checkpoint.require(&matrix.source.tensor)?;
+        let info = checkpoint.require(matrix.source.name())?;
         expect_shape(info, &[u64::from(matrix.rows), u64::from(matrix.cols)])?;
         expect_format(info, matrix.format)?;
     }
     for vector in &model.vectors {
-        let info = checkpoint.require(&vector.source.tensor)?;
+        let info = checkpoint.require(&vector.tensor)?;
         expect_shape(info, &[u64::from(vector.len)])?;
         expect_format(info, vector.format)?;
         if !vector.format.is_float() {
@@ -239,11 +239,11 @@ fn runs<'a>(
                 let got = format!("{} columns of {}", matrix.cols, matrix.format);
                 return Err(RuntimeError::plan("matrices of a group", format!("{:?}", group.record), got));
             }
-            let source = checkpoint.data(checkpoint.require(&matrix.source.tensor)?)?;
+            let source = checkpoint.data(checkpoint.require(matrix.source.name())?)?;
             let from = source.len() / matrix.rows.max(1) as usize;
             let mut rest = Run {
                 form: Form::Record(group.record),
-                origin: Some((matrix.source.tensor.as_str(), checkpoint.path())),
+                origin: Some((matrix.source.name(), checkpoint.path())),
                 first: 0,
                 source,
                 from,
@@ -269,14 +269,14 @@ fn runs<'a>(
         return Err(RuntimeError::plan("vector offsets", model.vectors.len(), plan.vector_offsets.len()));
     }
     for (vector, &word) in model.vectors.iter().zip(&plan.vector_offsets) {
-        let source = checkpoint.data(checkpoint.require(&vector.source.tensor)?)?;
+        let source = checkpoint.data(checkpoint.require(&vector.tensor)?)?;
         let offset = u64::from(word) * 4;
         if offset + u64::from(vector.len) * 4 > plan.vectors.bytes {
             return Err(RuntimeError::plan("bytes of the vectors", "room for each", plan.vectors.bytes));
         }
         runs.push(Run {
             form: Form::Vector(vector.format),
-            origin: Some((vector.source.tensor.as_str(), checkpoint.path())),
+            origin: Some((vector.tensor.as_str(), checkpoint.path())),
             first: 0,
             source,
             from: vector.format.block_bytes(),

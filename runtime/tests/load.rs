@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use plimsoll_estimator::plan::{
-    Buffer, KvKind, KvPlan, ModelFacts, Program, Ranges, Role, Segment, Shard, View, WeightGroup,
+    Buffer, KvKind, KvPlan, ModelFacts, Program, Ranges, RecurrentPlan, Role, Segment, Shard, View,
+    WeightGroup,
 };
 use plimsoll_estimator::{Admitted, Geometry, Plan};
 use plimsoll_kernels::{Format, KvFormat, Profile, Record, StepLayout};
 use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::graph::{Graph, MatrixId, TensorId};
-use plimsoll_models::model::{Matrix, Source, Vector};
+use plimsoll_models::model::{Matrix, Source, Transform, Vector};
 use plimsoll_models::{Model, ModelError};
 use plimsoll_runtime::{
     Cancel, Device, DeviceOptions, LoadProgress, Runtime, RuntimeError, Sampling, SequenceInput, StepInput,
@@ -74,12 +75,14 @@ fn tensors() -> Vec<Stored> {
 
 fn toy(tensors: &[Stored]) -> Toy {
     let matrix = |name: &str, rows, cols, format| Matrix {
-        source: Source { tensor: name.into() },
+        source: Source::tensor(name, rows),
         rows,
         cols,
         format,
+        experts: 1,
     };
-    let vector = |name: &str, len, format| Vector { source: Source { tensor: name.into() }, len, format };
+    let vector =
+        |name: &str, len, format| Vector { tensor: name.into(), len, format, transform: Transform::None };
     let model = Model {
         name: "toy".into(),
         architecture: "toy".into(),
@@ -146,7 +149,14 @@ fn plan(profile: &Profile, weights: Role) -> Plan {
             recurrent: 0,
             stateless: 0,
         },
-        geometry: Geometry { context: 64, slots: 2, prefill_chunk: 8, kv: KvFormat::F32, logit_rows: 4 },
+        geometry: Geometry {
+            context: 64,
+            slots: 2,
+            prefill_chunk: 8,
+            kv: KvFormat::F32,
+            logit_rows: 4,
+            draft_depth: 0,
+        },
         profile: profile.clone(),
         buffers,
         staging_bytes: 512,
@@ -163,6 +173,7 @@ fn plan(profile: &Profile, weights: Role) -> Plan {
         vectors: View { buffer: 2, offset: 0, bytes: 32 },
         vector_offsets: vec![0, 5],
         kv: KvPlan { kinds: vec![KvKind { window: None, pages_per_slot: 2, pages: 4 }], layers: vec![] },
+        recurrent: RecurrentPlan::default(),
         step,
         step_buffer: 5,
         params_buffer: 6,

@@ -20,7 +20,8 @@ impl Lowering<'_> {
         let shape = op.shape;
         let layer = kv
             .layers
-            .get(op.state.0 as usize)
+            .iter()
+            .find(|l| l.state == op.state)
             .ok_or_else(|| PlanError::graph(label, "no such attention state"))?;
         if layer.layout.kv_heads != shape.kv_heads || layer.layout.head_dim != shape.head_dim {
             return Err(PlanError::graph(label, "the state has other heads"));

@@ -25,6 +25,7 @@ impl Lowering<'_> {
             let rows = match tensor.rows {
                 Rows::Tokens => self.max_tokens,
                 Rows::LogitRows => self.logit_rows(),
+                Rows::Choices(top) => self.max_tokens.saturating_mul(top),
             };
             // A tensor that nothing touches needs no bytes; it keeps a place so that ids stay indices.
             let (first, last) = alive.unwrap_or((0, 0));
@@ -33,9 +34,9 @@ impl Lowering<'_> {
             names.push(tensor.name.clone());
         }
         let tensors = items.len();
-        for (i, &(bytes, op)) in self.scratch.iter().enumerate() {
+        for (i, &(bytes, first, last)) in self.scratch.iter().enumerate() {
             // Sampling results outlive the op that makes them: they are copied out after the last dispatch.
-            items.push(Item { bytes, first: op, last: op });
+            items.push(Item { bytes, first, last });
             names.push(format!("scratch {i}"));
         }
         for (item, name) in items.iter().zip(&names) {

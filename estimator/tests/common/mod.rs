@@ -4,7 +4,7 @@
 use plimsoll_kernels::{AttentionShape, Format};
 use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::graph::{Activation, Attention, GraphBuilder, MatrixId, StateId, VectorId};
-use plimsoll_models::model::{Matrix, Source, State, Vector};
+use plimsoll_models::model::{Matrix, Source, State, Transform, Vector};
 use plimsoll_models::{Model, Registry};
 use std::path::PathBuf;
 
@@ -48,13 +48,13 @@ impl Toy {
     pub fn build(&self) -> Model {
         let (mut matrices, mut vectors) = (Vec::new(), Vec::new());
         let mut matrix = |rows: u32, cols: u32| {
-            let source = Source { tensor: format!("m{}", matrices.len()) };
-            matrices.push(Matrix { source, rows, cols, format: self.format });
+            let source = Source::tensor(format!("m{}", matrices.len()), rows);
+            matrices.push(Matrix { source, rows, cols, format: self.format, experts: 1 });
             MatrixId(matrices.len() as u32 - 1)
         };
         let mut vector = |len: u32| {
-            let source = Source { tensor: format!("v{}", vectors.len()) };
-            vectors.push(Vector { source, len, format: Format::F32 });
+            let tensor = format!("v{}", vectors.len());
+            vectors.push(Vector { tensor, len, format: Format::F32, transform: Transform::None });
             VectorId(vectors.len() as u32 - 1)
         };
         let mut g = GraphBuilder::new();
@@ -62,7 +62,7 @@ impl Toy {
         let x = g.embed(table, self.hidden, 1.0);
         for (layer, state) in self.states.iter().enumerate() {
             g.scope(format!("layers.{layer}"));
-            let shape = *state.shape();
+            let shape = *state.attention().expect("attention");
             let (q, k) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
             let h = g.rms_norm("norm", x, vector(self.hidden), false, 1e-6);
             let parts = [matrix(q, self.hidden), matrix(k, self.hidden), matrix(k, self.hidden)];

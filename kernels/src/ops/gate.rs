@@ -23,6 +23,19 @@ pub enum Activation {
     Silu,
     /// The tanh form of GELU.
     GeluTanh,
+    /// `max(x, 0)²`.
+    ReluSquared,
+}
+
+impl Activation {
+    /// `fn activation(x: f32) -> f32`.
+    pub(crate) fn wgsl(self) -> &'static str {
+        match self {
+            Activation::Silu => include_str!("gate_silu.wgsl"),
+            Activation::GeluTanh => concat!(include_str!("tanh.wgsl"), include_str!("gate_gelu_tanh.wgsl")),
+            Activation::ReluSquared => include_str!("gate_relu_squared.wgsl"),
+        }
+    }
 }
 
 crate::params! {
@@ -89,6 +102,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
                     let inner = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g * g * g);
                     0.5 * g * (1.0 + inner.tanh())
                 }
+                Activation::ReluSquared => g.max(0.0) * g.max(0.0),
             };
             *out = (act * up) as f32;
         }
@@ -98,7 +112,10 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        [Activation::Silu, Activation::GeluTanh].into_iter().map(|activation| Self { activation }).collect()
+        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared]
+            .into_iter()
+            .map(|activation| Self { activation })
+            .collect()
     }
 }
 
@@ -107,22 +124,19 @@ impl Shader for Variant {
         match self.activation {
             Activation::Silu => "gate_silu",
             Activation::GeluTanh => "gate_gelu_tanh",
+            Activation::ReluSquared => "gate_relu_squared",
         }
         .to_owned()
     }
 
     fn wgsl(&self) -> String {
-        let activation = match self.activation {
-            Activation::Silu => include_str!("gate_silu.wgsl"),
-            Activation::GeluTanh => concat!(include_str!("tanh.wgsl"), include_str!("gate_gelu_tanh.wgsl")),
-        };
         Source::new(Params::WGSL)
             .operand(0, Access::ReadArena, "x", "array<f32>")
             .operand(1, Access::Write, "out", "array<f32>")
             .constant("WG", elementwise::WORKGROUP)
             .constant("EACH", elementwise::EACH)
             .text(elementwise::TEXT)
-            .text(activation)
+            .text(self.activation.wgsl())
             .text(include_str!("gate.wgsl"))
             .finish()
     }

@@ -19,10 +19,10 @@ pub(crate) fn reduce_name(reduce: Reduce) -> &'static str {
 }
 
 /// The header word of the step that says how many `unit` there are. `Unit::One` is read as tokens, of which a
-/// step has at least one: a dispatch of one workgroup has no tail to guard.
+/// step has at least one: a dispatch of one workgroup has no tail to guard. Of choices it says how many tokens.
 pub(crate) fn count_word(unit: Unit) -> u32 {
     match unit {
-        Unit::One | Unit::Tokens => step::HEADER_TOKENS,
+        Unit::One | Unit::Tokens | Unit::Choices(_) => step::HEADER_TOKENS,
         Unit::LogitRows => step::HEADER_LOGIT_ROWS,
         Unit::Tiles(table) => step::HEADER_TILES + table,
     }

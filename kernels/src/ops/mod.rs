@@ -1,19 +1,27 @@
 //! The kernels: one op is one `<op>.rs` (variant, parameters, planning function, CPU twin) beside one `<op>.wgsl`.
 
+pub mod activate;
 pub mod add;
 pub mod attention;
 pub mod attention_merge;
+pub mod combine;
+pub mod conv;
 mod elementwise;
 pub mod embed;
+pub mod expert_sort;
+pub mod experts;
 pub mod gate;
+pub mod gated_norm;
 mod lanes;
 pub mod linear;
 pub mod mat_mat;
 pub mod mat_vec;
 pub mod rms_norm;
 pub mod rope_kv;
+pub mod route;
 pub mod select_rows;
 pub mod softcap;
+pub mod ssd;
 pub mod top_k;
 
 use crate::shader::{Access, Shader};

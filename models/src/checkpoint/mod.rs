@@ -71,7 +71,7 @@ impl DType {
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DType::Weight(format) => f.write_str(format.name()),
+            DType::Weight(format) => f.write_str(&format.name()),
             DType::Other(name) => f.write_str(name),
         }
     }

@@ -3,7 +3,7 @@
 use crate::checkpoint::{Checkpoint, DType, Source as CheckpointSource};
 use crate::error::ModelError;
 use crate::graph::{MatrixId, VectorId};
-use crate::model::{Matrix, Source, Vector};
+use crate::model::{Matrix, Source, Transform, Vector};
 use plimsoll_kernels::Format;
 use std::collections::HashMap;
 
@@ -55,7 +55,7 @@ impl<'a> Weights<'a> {
             return Ok(id);
         }
         let id = MatrixId(self.matrices.len() as u32);
-        self.matrices.push(Matrix { source: Source { tensor: tensor.to_owned() }, rows, cols, format });
+        self.matrices.push(Matrix { source: Source::tensor(tensor, rows), rows, cols, format, experts: 1 });
         self.matrix_ids.insert(tensor.to_owned(), id);
         Ok(id)
     }
@@ -76,7 +76,7 @@ impl<'a> Weights<'a> {
             return Ok(id);
         }
         let id = VectorId(self.vectors.len() as u32);
-        self.vectors.push(Vector { source: Source { tensor: tensor.to_owned() }, len, format });
+        self.vectors.push(Vector { tensor: tensor.to_owned(), len, format, transform: Transform::None });
         self.vector_ids.insert(tensor.to_owned(), id);
         Ok(id)
     }

@@ -91,6 +91,7 @@ impl GeometryArgs {
             prefill_chunk: self.chunk.unwrap_or(default.prefill_chunk),
             kv: self.kv.unwrap_or(default.kv),
             logit_rows: default.logit_rows.max(slots),
+            draft_depth: 0,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The tensor types of the GGUF specification: numbers, names and block sizes.
 
 use plimsoll_kernels::Format;
+use std::borrow::Cow;
 
 /// What a tensor type number stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +55,10 @@ impl GgmlType {
         })
     }
 
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> Cow<'static, str> {
         match self {
             GgmlType::Known(format) => format.name(),
-            GgmlType::Named(name, ..) => name,
+            GgmlType::Named(name, ..) => Cow::Borrowed(name),
         }
     }
 
