@@ -1,6 +1,9 @@
 //! Models for tests: published configurations and golden checkpoints under `tests/data`, and ones built by hand.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
+pub mod check;
+pub mod hybrid;
+
 use plimsoll_kernels::{AttentionShape, Format};
 use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::graph::{Activation, Attention, GraphBuilder, MatrixId, StateId, VectorId};
