@@ -80,6 +80,16 @@ kernels! {
     Softcap(softcap),
     /// The k largest logits of each row.
     TopK(top_k),
+    /// The experts of each token and their weights.
+    Route(route),
+    /// Choices sorted by expert.
+    ExpertSort(expert_sort),
+    /// Products with a stack of experts.
+    Experts(experts),
+    /// The experts' answers, summed.
+    Combine(combine),
+    /// Activation in place.
+    Activate(activate),
 }
 
 impl Kernel {
