@@ -93,6 +93,7 @@ impl Architecture for Sandwich {
             states: vec![State::KvFull { shape }],
             ropes: vec![],
             graph: g.finish(logits),
+            notes: vec![],
         })
     }
 }

@@ -97,7 +97,7 @@ pub struct Matrix {
 }
 
 /// What is done to a vector's values on their way to the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transform {
     /// Nothing.
@@ -196,6 +196,9 @@ pub struct Model {
     pub ropes: Vec<Rope>,
     /// One step.
     pub graph: Graph,
+    /// What a reader of the checkpoint should know: what was left out, assumed or done otherwise than stated.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 impl Model {

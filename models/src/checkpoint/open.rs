@@ -40,13 +40,13 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
             };
             let mut checkpoint = Checkpoint::new(Source::Safetensors, stem(path), path, config);
             add_file(&mut checkpoint, path)?;
-            add_generation_config(&mut checkpoint)?;
+            add_side_files(&mut checkpoint)?;
             Ok(checkpoint)
         }
         Some("json") => {
             let config = read_config(path)?;
             let mut checkpoint = Checkpoint::new(Source::Config, config_name(path), path, Some(config));
-            add_generation_config(&mut checkpoint)?;
+            add_side_files(&mut checkpoint)?;
             Ok(checkpoint)
         }
         // Content-addressed caches store weights without an extension.
@@ -102,7 +102,7 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
             Ok((shard.clone(), Arc::new(FileBytes::map(&shard)?)))
         })?;
     }
-    add_generation_config(&mut checkpoint)?;
+    add_side_files(&mut checkpoint)?;
     Ok(checkpoint)
 }
 
@@ -298,10 +298,15 @@ pub(super) fn config_object(bytes: &[u8], path: &Path) -> Result<Value, ModelErr
     }
 }
 
-fn add_generation_config(checkpoint: &mut Checkpoint) -> Result<(), ModelError> {
-    if let Some(directory) = checkpoint.side_directory() {
-        checkpoint.generation_config =
-            json::read_optional(&directory.join("generation_config.json"), MAX_CONFIG_BYTES)?;
+fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelError> {
+    let Some(directory) = checkpoint.side_directory().map(Path::to_owned) else { return Ok(()) };
+    checkpoint.generation_config =
+        json::read_optional(&directory.join("generation_config.json"), MAX_CONFIG_BYTES)?;
+    // A configuration under another name may lie beside those of other models.
+    let path = checkpoint.path();
+    if checkpoint.source() != Source::Config || path.is_dir() || path.ends_with(CONFIG) {
+        checkpoint.hf_quant_config =
+            json::read_optional(&directory.join("hf_quant_config.json"), MAX_CONFIG_BYTES)?;
     }
     Ok(())
 }

@@ -100,20 +100,8 @@ impl Dense {
                 "heads of one size",
             ));
         }
-        let tokens = meta.opt_array("tokenizer.ggml.tokens")?.map(|a| a.len() as u64);
-        let stated = gguf_size(meta, &key("vocab_size"))?.map(u64::from);
-        if let (Some(tokens), Some(stated)) = (tokens, stated)
-            && tokens != stated
-        {
-            return Err(ModelError::field(
-                key("vocab_size"),
-                format!("{tokens}, the tokenizer's vocabulary"),
-                stated.to_string(),
-            ));
-        }
-        let vocab = stated.or(tokens).ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
         Self {
-            vocab: bounded("tokenizer.ggml.tokens", vocab)?,
+            vocab: gguf_vocab(meta, arch)?,
             hidden,
             layers: required("block_count")?,
             ffn: required("feed_forward_length")?,
@@ -206,6 +194,47 @@ pub fn gguf_size(meta: &Metadata, key: &str) -> Result<Option<u32>, ModelError> 
     bounded(key, value).map(Some)
 }
 
+/// The vocabulary of GGUF metadata: the tokenizer's where no key states it.
+///
+/// # Errors
+/// When neither is there, or both are and differ.
+pub fn gguf_vocab(meta: &Metadata, arch: &str) -> Result<u32, ModelError> {
+    let key = format!("{arch}.vocab_size");
+    let tokens = meta.opt_array("tokenizer.ggml.tokens")?.map(|a| a.len() as u64);
+    let stated = gguf_size(meta, &key)?.map(u64::from);
+    if let (Some(tokens), Some(stated)) = (tokens, stated)
+        && tokens != stated
+    {
+        return Err(ModelError::field(
+            key,
+            format!("{tokens}, the tokenizer's vocabulary"),
+            stated.to_string(),
+        ));
+    }
+    bounded("tokenizer.ggml.tokens", stated.or(tokens).ok_or_else(|| missing("tokenizer.ggml.tokens"))?)
+}
+
+/// A value for each of `layers` layers: an array's, or one number for all. `None` when the key is absent.
+///
+/// # Errors
+/// When it is something else, or an array of another length.
+pub fn gguf_per_layer(meta: &Metadata, key: &str, layers: u32) -> Result<Option<Vec<u32>>, ModelError> {
+    use crate::checkpoint::gguf::Value;
+    let all = match meta.get(key)? {
+        None => return Ok(None),
+        Some(Value::Array(array)) => array.u64s()?,
+        Some(_) => vec![meta.u64(key)?; layers as usize],
+    };
+    if all.len() != layers as usize {
+        return Err(ModelError::field(
+            key,
+            format!("one for each of {layers} layers"),
+            all.len().to_string(),
+        ));
+    }
+    all.into_iter().map(|n| if n == 0 { Ok(0) } else { bounded(key, n) }).collect::<Result<_, _>>().map(Some)
+}
+
 fn bounded(key: &str, value: u64) -> Result<u32, ModelError> {
     u32::try_from(value)
         .ok()
@@ -213,7 +242,7 @@ fn bounded(key: &str, value: u64) -> Result<u32, ModelError> {
         .ok_or_else(|| ModelError::field(key, "an integer from 1 to 2147483647", value.to_string()))
 }
 
-fn missing(key: &str) -> ModelError {
+pub(super) fn missing(key: &str) -> ModelError {
     ModelError::field(key, "a value", "nothing")
 }
 
