@@ -94,15 +94,7 @@ impl Hybrid {
         let h = g.rms_norm("norm", x, vector(hidden), false, 1e-5);
         let parts = [matrix(1, q, hidden), matrix(1, k, hidden), matrix(1, k, hidden)];
         let qkv = g.linear("qkv", h, &parts, shape.qkv_width());
-        let attention = Attention {
-            shape,
-            state: StateId(1),
-            q_norm: None,
-            k_norm: None,
-            rotation: None,
-            scale: 0.25,
-            softcap: None,
-        };
+        let attention = Attention::plain(shape, StateId(1), 0.25);
         let h = g.attention(qkv, attention);
         g.linear_add("o", h, &[matrix(1, hidden, q)], x);
 
