@@ -112,6 +112,7 @@ impl Hybrid {
             states: vec![State::Recurrent { shape: ssm.recurrent(self.taps) }, State::KvFull { shape }],
             ropes: vec![],
             graph: g.finish(logits),
+            notes: vec![],
         }
     }
 }

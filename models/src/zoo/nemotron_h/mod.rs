@@ -234,16 +234,8 @@ impl Builder<'_> {
         let qkv = g.tensor("qkv", shape.qkv_width(), Rows::Tokens);
         linear(g, "qkv", h, &[q, k, v], qkv, false);
         // No positions: the Mamba2 layers carry the order. `rope_theta` in configurations has no effect.
-        let attention = Attention {
-            shape,
-            state,
-            q_norm: None,
-            k_norm: None,
-            rotation: None,
-            scale: (1.0 / f64::from(shape.head_dim).sqrt()) as f32,
-            softcap: None,
-        };
-        let attended = g.attention(qkv, attention);
+        let scale = (1.0 / f64::from(shape.head_dim).sqrt()) as f32;
+        let attended = g.attention(qkv, Attention::plain(shape, state, scale));
         linear(g, "attn_output", attended, &[o], x, true);
         Ok(())
     }
