@@ -183,7 +183,9 @@ fn numbers_that_do_not_fit_the_device_are_refused() {
 #[test]
 fn packed_weights_are_not_priced_as_plain_ones() {
     for (key, value, named) in [
-        ("quantization", json!({"group_size": 64, "bits": 4}), "4 bits"),
+        ("quantization_config", json!({"quant_method": "awq", "bits": 4}), "awq"),
+        ("quantization_config", json!({"quant_method": "bitnet"}), "bitnet"),
+        ("quantization", json!({"group_size": 64, "bits": 7}), "7 bits"),
         ("quantization_config", json!({"quant_method": "gptq", "bits": 4}), "gptq"),
         ("quantization_config", json!({"quant_method": "fp8"}), "fp8"),
     ] {

@@ -173,6 +173,9 @@ impl<'a> Reader<'a> {
     fn mlx(&self, codes: &TensorInfo) -> Result<Found, ModelError> {
         let scales = self.required("scales")?;
         let cols = u64::from(self.wanted.cols);
+        for tensor in [codes, scales] {
+            expect_shape(tensor, &self.wanted.shape(tensor.shape.last().copied().unwrap_or(0)))?;
+        }
         let last = |tensor: &TensorInfo| tensor.shape.last().copied().filter(|&n| n > 0);
         let group = last(scales).filter(|n| cols.is_multiple_of(*n)).map(|n| cols / n);
         let bits =

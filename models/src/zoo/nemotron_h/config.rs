@@ -262,7 +262,7 @@ pub(super) fn from_gguf(checkpoint: &Checkpoint, arch: &str) -> Result<Config, M
     let (kv_heads, heads, ffn) =
         (each("attention.head_count_kv")?, each("attention.head_count")?, each("feed_forward_length")?);
     let head_dim = opt("attention.key_length")?;
-    if opt("attention.value_length")? != head_dim {
+    if opt("attention.value_length")?.is_some_and(|value| head_dim != Some(value)) {
         return Err(ModelError::unsupported(
             "value heads of another size than key heads",
             "heads of one size",
