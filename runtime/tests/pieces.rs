@@ -65,14 +65,10 @@ fn leading_dimensions_are_rows_and_a_fused_tensor_is_cut() {
 fn vectors_are_transformed_on_their_way_whatever_their_shape() {
     let device = device();
     let (a, b) = ([-1.5_f32, 0.0, 2.0, 0.25, 1.0, -3.0], [0.5_f32, 8.0]);
-    let checkpoint = checkpoint(&[
-        stored("a", "BF16", &[2, 1, 3], bf16s(&a)),
-        stored("b", "F32", &[2], f32s(&b)),
-    ]);
-    let vectors = vec![
-        vector("a", 6, Format::BF16, Transform::NegExp),
-        vector("b", 2, Format::F32, Transform::None),
-    ];
+    let checkpoint =
+        checkpoint(&[stored("a", "BF16", &[2, 1, 3], bf16s(&a)), stored("b", "F32", &[2], f32s(&b))]);
+    let vectors =
+        vec![vector("a", 6, Format::BF16, Transform::NegExp), vector("b", 2, Format::F32, Transform::None)];
     let model = model(vec![], vectors);
     let plan = plan(device.profile(), &model, 1, STAGING, Role::Arena);
     let read = read(&device, &model, &checkpoint, plan, 1);

@@ -30,7 +30,11 @@ fn plan(device: &Device) -> Plan {
         first,
         places: 1,
         states: View { buffer: STATES as u32, offset: 1024 * u64::from(first), bytes: SHAPE.state_bytes() },
-        tails: View { buffer: STATES as u32, offset: 1024 * u64::from(first) + 512, bytes: SHAPE.tail_bytes() },
+        tails: View {
+            buffer: STATES as u32,
+            offset: 1024 * u64::from(first) + 512,
+            bytes: SHAPE.tail_bytes(),
+        },
     };
     let layer = RecurrentLayer { state: StateId(0), shape: SHAPE, segments: vec![segment(0), segment(1)] };
     plan.recurrent = RecurrentPlan { copies: 1, layers: vec![layer] };
@@ -83,7 +87,11 @@ fn states_without_a_place_are_refused_before_anything_is_created() {
 }
 
 /// A step that wants nothing of these sequences: slot, position, tokens.
-fn run(runtime: &mut Runtime, sequences: &[(u32, u32, usize)], cancel: Option<&Cancel>) -> Result<(), RuntimeError> {
+fn run(
+    runtime: &mut Runtime,
+    sequences: &[(u32, u32, usize)],
+    cancel: Option<&Cancel>,
+) -> Result<(), RuntimeError> {
     let ids = [5; 8];
     let sequences: Vec<SequenceInput<'_>> = sequences
         .iter()
@@ -109,11 +117,19 @@ fn a_state_goes_on_where_it_stands_or_begins_anew() {
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(device.submits(), before, "nothing runs");
     };
-    refused(&mut runtime, &[(0, 1, 1)], "position of slot 0: expected 0: its recurrent state is unknown, got 1");
+    refused(
+        &mut runtime,
+        &[(0, 1, 1)],
+        "position of slot 0: expected 0: its recurrent state is unknown, got 1",
+    );
     run(&mut runtime, &[(0, 0, 3), (1, 0, 2)], None).unwrap();
     run(&mut runtime, &[(1, 2, 1)], None).unwrap();
     // Again, ahead, and behind; a slot that is right does not make up for another.
-    refused(&mut runtime, &[(1, 2, 1)], "position of slot 1: expected 0 or 3, where its recurrent state stands, got 2");
+    refused(
+        &mut runtime,
+        &[(1, 2, 1)],
+        "position of slot 1: expected 0 or 3, where its recurrent state stands, got 2",
+    );
     refused(&mut runtime, &[(1, 4, 1)], "0 or 3");
     refused(&mut runtime, &[(0, 3, 1), (1, 1, 2)], "position of slot 1");
     run(&mut runtime, &[(0, 3, 1), (1, 3, 2)], None).unwrap();

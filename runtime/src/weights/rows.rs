@@ -1,6 +1,7 @@
 //! Where the rows of a matrix stand in the checkpoint: whole in one tensor, or in planes beside a factor. Everything
 //! that a strange file may get wrong is found here, before a byte is allocated or copied.
 
+use crate::RuntimeError;
 use plimsoll_kernels::format::{ScaleType, gather};
 use plimsoll_kernels::{Format, dequant};
 use plimsoll_models::ModelError;
@@ -35,14 +36,14 @@ impl<'a> Planes<'a> {
     ///
     /// # Errors
     /// [`ModelError::Corrupt`] when its factor is not what a factor must be.
-    pub fn gather(&self, index: usize, row: &mut [u8]) -> Result<(), ModelError> {
+    pub fn gather(&self, index: usize, row: &mut [u8]) -> Result<(), RuntimeError> {
         let mut planes: [&[u8]; MOST_PLANES] = [&[]; MOST_PLANES];
         for (plane, (data, bytes)) in planes.iter_mut().zip(&self.data) {
             *plane = data.get(index * bytes..(index + 1) * bytes).unwrap_or_default();
         }
         let factor = self.factors.map_or(Ok(1.0), |f| f.at(index))?;
-        gather(self.format, &planes[..self.count], factor, row);
-        Ok(())
+        gather(self.format, &planes[..self.count], factor, row)
+            .map_err(|e| RuntimeError::plan("planes of a matrix", "those of whole rows", e))
     }
 
     /// The first `rows`, and the rest.

@@ -131,12 +131,10 @@ impl<'a> Run<'a> {
             let rows = &mut scratch[..out.len() / self.to * row_bytes];
             for row in rows.chunks_exact_mut(row_bytes) {
                 planes.gather(at, row)?;
-                // The row's own factor, which ends it, was checked when it was read.
-                let blocks = &row[..row_bytes - format.row_tail()];
-                if dequant::first_not_finite(format, blocks).is_some() {
-                    return Err(self.not_finite("row", at).into());
-                }
                 at += 1;
+            }
+            if let Some(row) = dequant::first_row_not_finite(format, record.cols(), rows) {
+                return Err(self.not_finite("row", at - rows.len() / row_bytes + row).into());
             }
             repack(record, rows, out)?;
         }

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
 use plimsoll_estimator::plan::{
-    ALIGN, Buffer, KvPlan, ModelFacts, Program, Ranges, RecurrentPlan, Role, Segment, Shard, View, WeightGroup,
+    ALIGN, Buffer, KvPlan, ModelFacts, Program, Ranges, RecurrentPlan, Role, Segment, Shard, View,
+    WeightGroup,
 };
 use plimsoll_estimator::{Admitted, Geometry, Plan};
 use plimsoll_kernels::{Format, KvFormat, Profile, Record, StepLayout};
@@ -230,7 +231,13 @@ pub fn read(device: &Device, model: &Model, checkpoint: &Checkpoint, plan: Plan,
 }
 
 /// The decoded rows of matrix `index` of a loaded plan.
-pub fn decoded(device: &Device, model: &Model, checkpoint: &Checkpoint, plan: &Plan, index: usize) -> Vec<f32> {
+pub fn decoded(
+    device: &Device,
+    model: &Model,
+    checkpoint: &Checkpoint,
+    plan: &Plan,
+    index: usize,
+) -> Vec<f32> {
     let bytes = read(device, model, checkpoint, plan.clone(), 0);
     let group = &plan.groups[index];
     let mut values = Vec::new();
