@@ -244,10 +244,16 @@ fn ranges(
         .filter_map(|s| s.attention())
         .map(|s| u64::from(s.heads) * u64::from(s.head_dim))
         .max();
-    let per_key = 4 * u64::from(tokens) * dearest.unwrap_or(0).max(1);
     let context = u64::from(geometry.context).next_multiple_of(PAGE.into());
     let page = u64::from(PAGE);
-    let length = (profile.work_budget / per_key / page * page).clamp(page, context) as u32;
+    let length = match dearest {
+        // Nobody looks back: one range, whatever the context.
+        None => context,
+        Some(width) => {
+            let per_key = 4 * u64::from(tokens) * width.max(1);
+            (profile.work_budget / per_key / page * page).clamp(page, context)
+        }
+    } as u32;
     let count = context.div_ceil(u64::from(length));
     let have = profile.limits.max_buffer_size.min(MAX_RANGES * ALIGN);
     if count * ALIGN > have {

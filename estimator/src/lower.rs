@@ -10,7 +10,9 @@ use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::groups::{Groups, pieces, stacks};
 use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, View, WeightGroup, When};
-use plimsoll_kernels::ops::{activate, add, embed, gate, linear, rms_norm, select_rows, softcap, top_k};
+use plimsoll_kernels::ops::{
+    activate, add, embed, gate, linear, multiply, rms_norm, scale, select_rows, softcap, top_k,
+};
 use plimsoll_kernels::{AttentionShape, Call, Kernel, Profile, StepLayout, Unit};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
@@ -209,6 +211,36 @@ impl<'a> Lowering<'a> {
             Op::Attention { qkv, attention, out } => self.attention(label, *qkv, attention, *out)?,
             Op::Conv { x, conv, out } => self.conv(label, *x, conv, *out)?,
             Op::Ssd { xbc, dt, ssd, out } => self.ssd(label, *xbc, *dt, ssd, *out)?,
+            Op::Delta { qkv, ab, delta, out } => self.delta(label, *qkv, *ab, delta, *out)?,
+            Op::Multiply { x, by, multiply } => {
+                let columns = if multiply.broadcast { 1 } else { self.width(*x) };
+                self.expect_columns(label, *by, multiply.column, columns)?;
+                let args = multiply::Args {
+                    activation: multiply.activation,
+                    of_by: multiply.of_by,
+                    broadcast: multiply.broadcast,
+                    width: self.width(*x),
+                    x_stride: self.width(*x),
+                    by_column: multiply.column,
+                    by_stride: self.width(*by),
+                    unit: self.unit(*x),
+                };
+                let operands = vec![Operand::Tensor(*x), Operand::Tensor(*by)];
+                self.push(label, self.when(*x), multiply::plan(profile, &args), operands);
+            }
+            Op::Scale { x, factor, vector } => {
+                let vector = match vector {
+                    None => None,
+                    Some(id) => {
+                        self.expect_vector(label, *id, 1)?;
+                        Some(self.vector(label, *id)?)
+                    }
+                };
+                let (width, unit) = (self.width(*x), self.unit(*x));
+                let args = scale::Args { factor: *factor, vector, width, stride: width, unit };
+                let operands = vec![Operand::Tensor(*x), Operand::View(self.shared.vectors)];
+                self.push(label, self.when(*x), scale::plan(profile, &args), operands);
+            }
             Op::GatedNorm { x, gate, norm } => self.gated_norm(label, *x, *gate, norm)?,
             Op::Activate { x, activation } => {
                 // Rows stand one after the other, so the choices of a token are one row.

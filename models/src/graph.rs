@@ -6,7 +6,7 @@
 
 pub use plimsoll_kernels::ops::gate::Activation;
 pub use plimsoll_kernels::ops::route::{Groups, Scoring};
-use plimsoll_kernels::{AttentionShape, SsmShape};
+use plimsoll_kernels::{AttentionShape, DeltaShape, SsmShape};
 use serde::{Deserialize, Serialize};
 
 /// A matrix of the model's weight table.
@@ -89,6 +89,54 @@ pub struct Attention {
     pub scale: f32,
     /// `cap·tanh(score/cap)`.
     pub softcap: Option<f32>,
+    /// Norm of each value head, without a weight: its epsilon.
+    pub v_norm: Option<f32>,
+    /// Where keys and values come from.
+    pub keys: Keys,
+    /// A score for each query head, `[Hq]`, that stands beside the keys' and has no value.
+    pub sinks: Option<VectorId>,
+}
+
+impl Attention {
+    /// Attention without norms, rotation, cap or sinks, over keys and values of its own.
+    pub fn plain(shape: AttentionShape, state: StateId, scale: f32) -> Self {
+        Self {
+            shape,
+            state,
+            q_norm: None,
+            k_norm: None,
+            rotation: None,
+            scale,
+            softcap: None,
+            v_norm: None,
+            keys: Keys::Own,
+            sinks: None,
+        }
+    }
+}
+
+/// Where keys and values come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keys {
+    /// From their own columns: stacked q, k, v.
+    #[default]
+    Own,
+    /// Values are the keys before their norm and rotation: stacked q, k.
+    Values,
+    /// From the state, which another layer wrote in this step: q alone.
+    Shared,
+}
+
+impl Keys {
+    /// Columns of the stacked projection.
+    pub fn width(self, shape: &AttentionShape) -> u32 {
+        match self {
+            Keys::Own => shape.qkv_width(),
+            Keys::Values => (shape.heads + shape.kv_heads) * shape.head_dim,
+            Keys::Shared => shape.heads * shape.head_dim,
+        }
+    }
 }
 
 /// A causal convolution over the tokens of each sequence, channel by channel, and SiLU.
@@ -122,6 +170,38 @@ pub struct Ssd {
     pub dt_limit: Option<[f32; 2]>,
     /// Where `h` lives.
     pub state: StateId,
+}
+
+/// A gated delta rule: see the kernel `delta`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delta {
+    /// Sizes.
+    pub shape: DeltaShape,
+    /// First column of the decay's input `[Hv]`.
+    pub a_column: u32,
+    /// First column of β's input `[Hv]`.
+    pub b_column: u32,
+    /// `[Hv]`, negative.
+    pub a: VectorId,
+    /// `[Hv]`.
+    pub dt_bias: VectorId,
+    /// Added to the sum of squares of q and k before the root.
+    pub eps: f32,
+    /// Where `S` lives.
+    pub state: StateId,
+}
+
+/// A product with another tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Multiply {
+    /// First column of the other.
+    pub column: u32,
+    /// Activation.
+    pub activation: Option<Activation>,
+    /// The activation is of the other; else of `x`.
+    pub of_by: bool,
+    /// The other has one value a row.
+    pub broadcast: bool,
 }
 
 /// A norm with a gate, over groups of channels.
@@ -235,6 +315,35 @@ pub enum Op {
         /// `[T, H·P]`.
         out: TensorId,
     },
+    /// Gated delta rule; keeps the state of each sequence.
+    Delta {
+        /// q, k and v side by side `[T, 2·Hg·Ek + Hv·Ev]`.
+        qkv: TensorId,
+        /// Inputs of decay and β.
+        ab: TensorId,
+        /// What it does.
+        delta: Delta,
+        /// `[T, Hv·Ev]`.
+        out: TensorId,
+    },
+    /// `x = x·act(by)` or `x = act(x)·by`.
+    Multiply {
+        /// In place.
+        x: TensorId,
+        /// The other.
+        by: TensorId,
+        /// What it does.
+        multiply: Multiply,
+    },
+    /// `x = factor·x`, times the one value of a vector.
+    Scale {
+        /// In place.
+        x: TensorId,
+        /// Factor.
+        factor: f32,
+        /// `[1]`.
+        vector: Option<VectorId>,
+    },
     /// Gated norm, in place.
     GatedNorm {
         /// `[T, W]`.
@@ -329,8 +438,11 @@ impl Op {
             | Op::SelectRows { x, .. }
             | Op::Softcap { x, .. }
             | Op::Conv { x, .. }
+            | Op::Scale { x, .. }
             | Op::Activate { x, .. } => vec![*x],
             Op::Ssd { xbc, dt, .. } => vec![*xbc, *dt],
+            Op::Delta { qkv, ab, .. } => vec![*qkv, *ab],
+            Op::Multiply { x, by, .. } => vec![*x, *by],
             Op::GatedNorm { x, gate, .. } => vec![*x, *gate],
             Op::Route { logits, .. } => vec![*logits],
             Op::Experts { x, routing, .. } => vec![*x, *routing],
@@ -348,10 +460,14 @@ impl Op {
             | Op::SelectRows { out, .. }
             | Op::Conv { out, .. }
             | Op::Ssd { out, .. }
+            | Op::Delta { out, .. }
             | Op::Route { out, .. }
             | Op::Experts { out, .. }
             | Op::Combine { out, .. } => vec![*out],
-            Op::GatedNorm { x, .. } | Op::Activate { x, .. } => vec![*x],
+            Op::GatedNorm { x, .. }
+            | Op::Activate { x, .. }
+            | Op::Multiply { x, .. }
+            | Op::Scale { x, .. } => vec![*x],
             Op::Attention { qkv, out, .. } => vec![*qkv, *out],
             Op::Add { to, .. } => vec![*to],
             Op::Softcap { x, .. } => vec![*x],
@@ -490,6 +606,23 @@ impl GraphBuilder {
         let out = self.tensor("ssd", ssd.shape.heads * ssd.shape.head_dim, Rows::Tokens);
         self.push("ssd", Op::Ssd { xbc, dt, ssd, out });
         out
+    }
+
+    /// A gated delta rule into a new tensor.
+    pub fn delta(&mut self, qkv: TensorId, ab: TensorId, delta: Delta) -> TensorId {
+        let out = self.tensor("delta", delta.shape.inner(), Rows::Tokens);
+        self.push("delta", Op::Delta { qkv, ab, delta, out });
+        out
+    }
+
+    /// A product with another tensor, in place.
+    pub fn multiply(&mut self, name: &str, x: TensorId, by: TensorId, multiply: Multiply) {
+        self.push(name, Op::Multiply { x, by, multiply });
+    }
+
+    /// `x = factor·x`.
+    pub fn scale(&mut self, name: &str, x: TensorId, factor: f32, vector: Option<VectorId>) {
+        self.push(name, Op::Scale { x, factor, vector });
     }
 
     /// A gated norm, in place.

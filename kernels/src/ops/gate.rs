@@ -25,6 +25,8 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)²`.
     ReluSquared,
+    /// `1 / (1 + exp(−x))`.
+    Sigmoid,
 }
 
 impl Activation {
@@ -34,6 +36,7 @@ impl Activation {
             Activation::Silu => include_str!("gate_silu.wgsl"),
             Activation::GeluTanh => concat!(include_str!("tanh.wgsl"), include_str!("gate_gelu_tanh.wgsl")),
             Activation::ReluSquared => include_str!("gate_relu_squared.wgsl"),
+            Activation::Sigmoid => include_str!("gate_sigmoid.wgsl"),
         }
     }
 }
@@ -103,6 +106,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
                     0.5 * g * (1.0 + inner.tanh())
                 }
                 Activation::ReluSquared => g.max(0.0) * g.max(0.0),
+                Activation::Sigmoid => 1.0 / (1.0 + (-g).exp()),
             };
             *out = (act * up) as f32;
         }
@@ -112,7 +116,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared]
+        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared, Activation::Sigmoid]
             .into_iter()
             .map(|activation| Self { activation })
             .collect()
@@ -125,6 +129,7 @@ impl Shader for Variant {
             Activation::Silu => "gate_silu",
             Activation::GeluTanh => "gate_gelu_tanh",
             Activation::ReluSquared => "gate_relu_squared",
+            Activation::Sigmoid => "gate_sigmoid",
         }
         .to_owned()
     }

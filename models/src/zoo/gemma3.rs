@@ -209,13 +209,10 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<
             Ok(Some(HeadNorm { weight, plus_one, eps }))
         };
         let attention = Attention {
-            shape,
-            state: StateId(layer),
             q_norm: head_norm("self_attn.q_norm", "attn_q_norm")?,
             k_norm: head_norm("self_attn.k_norm", "attn_k_norm")?,
             rotation: Some(Rotation { rope: if is_sliding { SLIDING } else { FULL }, interleaved: false }),
-            scale: scale as f32,
-            softcap: None,
+            ..Attention::plain(shape, StateId(layer), scale as f32)
         };
         let h = g.attention(qkv, attention);
         let o = w.matrix(&names.layer(layer, "self_attn.o_proj", "attn_output"), hidden, queries)?;

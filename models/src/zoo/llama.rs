@@ -137,13 +137,10 @@ pub(super) fn build(
             Ok(Some(HeadNorm { weight, plus_one: false, eps }))
         };
         let attention = Attention {
-            shape,
-            state: StateId(layer),
             q_norm: head_norm("self_attn.q_norm", "attn_q_norm")?,
             k_norm: head_norm("self_attn.k_norm", "attn_k_norm")?,
             rotation: Some(Rotation { rope: RopeId(0), interleaved: options.interleaved }),
-            scale: (1.0 / f64::from(shape.head_dim).sqrt()) as f32,
-            softcap: None,
+            ..Attention::plain(shape, StateId(layer), (1.0 / f64::from(shape.head_dim).sqrt()) as f32)
         };
         let attended = g.attention(qkv, attention);
         g.push(
