@@ -115,9 +115,9 @@ pub struct Checkpoint {
     source: Source,
     name: String,
     path: PathBuf,
+    side: SideFiles,
     config: Option<Value>,
     generation_config: Option<Value>,
-    side: SideFiles,
     metadata: Option<gguf::Metadata>,
     files: Vec<Arc<FileBytes>>,
     tensors: Vec<TensorInfo>,
@@ -178,7 +178,7 @@ impl Checkpoint {
     /// When generation_config.json is not JSON; the others are read when they are asked for.
     pub fn with_side_files(mut self, files: Vec<(String, Vec<u8>)>) -> Result<Self, ModelError> {
         self.side = SideFiles::Memory(Arc::new(files.into_iter().collect()));
-        self.read_generation_config()?;
+        open::add_side_files(&mut self)?;
         Ok(self)
     }
 
@@ -193,9 +193,9 @@ impl Checkpoint {
             source,
             name,
             path: path.to_owned(),
+            side: if source == Source::Gguf { SideFiles::None } else { SideFiles::of(path) },
             config,
             generation_config: None,
-            side: if source == Source::Gguf { SideFiles::None } else { SideFiles::of(path) },
             metadata: None,
             files: Vec::new(),
             tensors: Vec::new(),
@@ -221,11 +221,6 @@ impl Checkpoint {
     /// The files (tokenizer, templates) that belong to this checkpoint.
     pub(crate) fn side(&self) -> &SideFiles {
         &self.side
-    }
-
-    fn read_generation_config(&mut self) -> Result<(), ModelError> {
-        self.generation_config = self.side.json("generation_config.json", json::MAX_CONFIG_BYTES)?;
-        Ok(())
     }
 
     /// config.json, an object. Non-finite numbers are the strings "Infinity", "-Infinity" and "NaN": see [`number`].

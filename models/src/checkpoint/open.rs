@@ -40,13 +40,13 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
             };
             let mut checkpoint = Checkpoint::new(Source::Safetensors, stem(path), path, config);
             add_file(&mut checkpoint, path)?;
-            checkpoint.read_generation_config()?;
+            add_side_files(&mut checkpoint)?;
             Ok(checkpoint)
         }
         Some("json") => {
             let config = read_config(path)?;
             let mut checkpoint = Checkpoint::new(Source::Config, config_name(path), path, Some(config));
-            checkpoint.read_generation_config()?;
+            add_side_files(&mut checkpoint)?;
             Ok(checkpoint)
         }
         // Content-addressed caches store weights without an extension.
@@ -102,7 +102,7 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
             Ok((shard.clone(), Arc::new(FileBytes::map(&shard)?)))
         })?;
     }
-    checkpoint.read_generation_config()?;
+    add_side_files(&mut checkpoint)?;
     Ok(checkpoint)
 }
 
@@ -296,6 +296,11 @@ pub(super) fn config_object(bytes: &[u8], path: &Path) -> Result<Value, ModelErr
     } else {
         Err(ModelError::corrupt(path, "top level", "an object", "another value"))
     }
+}
+
+pub(super) fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelError> {
+    checkpoint.generation_config = checkpoint.side.json("generation_config.json", MAX_CONFIG_BYTES)?;
+    Ok(())
 }
 
 fn file_name(path: &Path) -> String {
