@@ -254,8 +254,8 @@ impl Files {
     }
 }
 
-/// The logits after each prompt, of the model with or without a fault.
-fn run(device: &Device, files: &Files, prompts: &[Prompt], fault: Option<&Fault>) -> Vec<Vec<f32>> {
+/// The model with or without a fault, and its checkpoint.
+fn model(files: &Files, fault: Option<&Fault>) -> (Checkpoint, Model) {
     let mut files = files.clone();
     if let Some(Weights(edit) | Both(edit, _)) = fault {
         edit(&mut files);
@@ -265,6 +265,12 @@ fn run(device: &Device, files: &Files, prompts: &[Prompt], fault: Option<&Fault>
     if let Some(Graph(edit) | Both(_, edit)) = fault {
         edit(&mut model);
     }
+    (checkpoint, model)
+}
+
+/// The logits after each prompt, of the model with or without a fault.
+fn run(device: &Device, files: &Files, prompts: &[Prompt], fault: Option<&Fault>) -> Vec<Vec<f32>> {
+    let (checkpoint, model) = model(files, fault);
     let mut engine = engine(device, &model, &checkpoint);
     prompts.iter().map(|p| push(&mut engine.feed(p.ids.len()).unwrap(), &p.ids)).collect()
 }
@@ -312,6 +318,22 @@ fn edits_change_what_they_name() {
     for tensor in plimsoll::demo_checkpoint().unwrap().tensors() {
         let same = rewritten.require(&tensor.name).unwrap();
         assert_eq!((&same.shape, &same.dtype, same.bytes), (&tensor.shape, &tensor.dtype, tensor.bytes));
+    }
+}
+
+/// The edits of the graph meet ops, and leave the rest as it is.
+#[test]
+fn edits_of_the_graph_are_edits() {
+    let files = Files::read();
+    let (_, sound) = model(&files, None);
+    for (name, fault) in &FAULTS {
+        let (_, faulty) = model(&files, Some(fault));
+        let Graph(_) = fault else { continue };
+        assert_ne!(sound, faulty, "{name}");
+        assert_eq!((&sound.matrices, &sound.vectors), (&faulty.matrices, &faulty.vectors), "{name}");
+        // Two activations in each of four layers: three ops more for each.
+        let more = if *name == "silu squared for relu squared" { 24 } else { 0 };
+        assert_eq!(faulty.graph.ops.len(), sound.graph.ops.len() + more, "{name}");
     }
 }
 
