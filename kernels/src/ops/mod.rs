@@ -28,6 +28,7 @@ pub mod ssd;
 pub mod top_k;
 
 use crate::shader::{Access, Shader};
+use crate::step::{HEADER_TILES, TILE_WORDS, TileTable};
 use serde::{Deserialize, Serialize};
 
 /// Implements [`Shader`] for the enum by asking the variant.
@@ -83,6 +84,19 @@ kernels! {
     Softcap(softcap),
     /// The k largest logits of each row.
     TopK(top_k),
+    /// Causal convolution of channels, and its tail.
+    Conv(conv),
+    /// Selective state space.
+    Ssd(ssd),
+    /// Norm with a gate.
+    GatedNorm(gated_norm),
+}
+
+/// The entries of a tile table: first token, tokens, slot, position of the first.
+fn sequences(step: &[u32], (index, table): (u32, TileTable)) -> impl Iterator<Item = [u32; 4]> {
+    let count = step[(HEADER_TILES + index) as usize] as usize;
+    let entries = step[table.offset as usize..].chunks_exact(TILE_WORDS as usize);
+    entries.take(count).map(|e| [e[0], e[1], e[2], e[3]])
 }
 
 impl Kernel {

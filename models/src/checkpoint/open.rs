@@ -151,7 +151,7 @@ pub(super) fn safetensors_in_memory(
 ) -> Result<Checkpoint, ModelError> {
     let path = Path::new(name);
     let config = config.map(|c| config_object(c, path)).transpose()?;
-    let mut checkpoint = Checkpoint::new(Source::Safetensors, name.to_owned(), path, config);
+    let mut checkpoint = Checkpoint::in_memory(Source::Safetensors, name, config);
     match index {
         Some(index) => {
             let index = Index::parse(index, path)?;
@@ -298,15 +298,12 @@ pub(super) fn config_object(bytes: &[u8], path: &Path) -> Result<Value, ModelErr
     }
 }
 
-fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelError> {
-    let Some(directory) = checkpoint.side_directory().map(Path::to_owned) else { return Ok(()) };
-    checkpoint.generation_config =
-        json::read_optional(&directory.join("generation_config.json"), MAX_CONFIG_BYTES)?;
+pub(super) fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelError> {
+    checkpoint.generation_config = checkpoint.side.json("generation_config.json", MAX_CONFIG_BYTES)?;
     // A configuration under another name may lie beside those of other models.
     let path = checkpoint.path();
     if checkpoint.source() != Source::Config || path.is_dir() || path.ends_with(CONFIG) {
-        checkpoint.hf_quant_config =
-            json::read_optional(&directory.join("hf_quant_config.json"), MAX_CONFIG_BYTES)?;
+        checkpoint.hf_quant_config = checkpoint.side.json("hf_quant_config.json", MAX_CONFIG_BYTES)?;
     }
     Ok(())
 }
