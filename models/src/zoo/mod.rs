@@ -41,6 +41,7 @@ pub mod fields;
 mod gemma3;
 mod llama;
 mod qwen3;
+pub mod ropes;
 pub mod weights;
 
 pub use gemma3::Gemma3;
