@@ -4,6 +4,7 @@ pub mod activate;
 pub mod add;
 pub mod attention;
 pub mod attention_merge;
+pub mod clamped_gate;
 pub mod combine;
 pub mod conv;
 pub mod delta;
@@ -76,6 +77,8 @@ kernels! {
     AttentionMerge(attention_merge),
     /// Gated activation.
     Gate(gate),
+    /// Clamped gated activation.
+    ClampedGate(clamped_gate),
     /// Residual sum.
     Add(add),
     /// Rows whose logits are wanted.
