@@ -44,8 +44,10 @@ impl Activation {
 crate::params! {
     /// Sizes and places.
     pub struct Params {
-        /// Header word with the number of rows.
+        /// Header word with the number of rows, or of tokens that have several each.
         count_word: u32,
+        /// Rows for each that the header counts.
+        per_token: u32,
         /// Values of a row.
         width: u32,
         /// Workgroups for one row.
@@ -68,7 +70,7 @@ pub struct Args {
     pub x_stride: u32,
     /// Values between rows of `out`.
     pub out_stride: u32,
-    /// What a row is: tokens or logit rows.
+    /// What a row is: tokens, logit rows or choices.
     pub unit: crate::Unit,
 }
 
@@ -76,6 +78,7 @@ pub struct Args {
 pub fn plan(_profile: &Profile, args: &Args) -> Call {
     let params = Params {
         count_word: lanes::count_word(args.unit),
+        per_token: lanes::per_token(args.unit),
         width: args.width,
         per_row: elementwise::per_row(args.width),
         x_stride: args.x_stride,

@@ -103,6 +103,7 @@ pub fn model(matrices: Vec<Matrix>, vectors: Vec<Vector>) -> Model {
         states: vec![],
         ropes: vec![],
         graph: Graph { tensors: vec![], ops: vec![], logits: TensorId(0) },
+        notes: vec![],
     }
 }
 
