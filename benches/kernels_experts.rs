@@ -146,6 +146,8 @@ fn mixture(c: &mut Criterion) {
                     groups: None,
                     normalise: true,
                     scale: 2.5,
+                    expert_scale: None,
+                    logit_scale: 1.0,
                     logits_stride: x,
                     routing_stride: 2 * top,
                 };

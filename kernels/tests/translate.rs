@@ -7,7 +7,7 @@
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ResourceBinding, StorageAccess, TypeInner, back};
 use plimsoll_kernels::ops::{
-    activate, add, combine, embed, expert_sort, experts, gate, linear, route, select_rows, softcap,
+    activate, add, clamped_gate, combine, embed, expert_sort, experts, gate, linear, route, select_rows, softcap,
 };
 use plimsoll_kernels::{Access, Call, Format, Kernel, Limits, Profile, Unit};
 use std::collections::{BTreeSet, HashSet};
@@ -130,6 +130,18 @@ fn calls(profile: &Profile) -> Vec<Call> {
             profile,
             &gate::Args { activation: gate::Activation::Silu, width: 8, x_stride: 16, out_stride: 8, unit },
         ),
+        clamped_gate::plan(
+            profile,
+            &clamped_gate::Args {
+                width: 8,
+                x_stride: 16,
+                out_stride: 8,
+                interleaved: true,
+                limit: 7.0,
+                alpha: 1.702,
+                unit: Unit::Choices(4),
+            },
+        ),
         embed::plan(
             profile,
             &embed::Args {
@@ -174,6 +186,8 @@ fn mixture(profile: &Profile) -> Vec<Call> {
         groups: None,
         normalise: true,
         scale: 1.0,
+        expert_scale: None,
+        logit_scale: 1.0,
         logits_stride: 16,
         routing_stride,
     };

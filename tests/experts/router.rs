@@ -16,6 +16,8 @@ fn router(experts: u32, top: u32) -> route::Args {
         groups: None,
         normalise: true,
         scale: 1.0,
+        expert_scale: None,
+        logit_scale: 1.0,
         logits_stride: experts + 3,
         routing_stride: 2 * top + 1,
     }
@@ -100,7 +102,13 @@ fn routers_of_every_model() {
         for (i, (experts, top)) in MODELS.into_iter().chain([(4096, 64)]).enumerate() {
             for (j, scoring) in [route::Scoring::Sigmoid, route::Scoring::Softmax].into_iter().enumerate() {
                 let plain = route::Args { scoring, scale: 1.5, ..router(experts, top) };
-                let biased = route::Args { bias: Some(5), normalise: false, ..plain.clone() };
+                let biased = route::Args {
+                    bias: Some(5),
+                    normalise: false,
+                    expert_scale: Some(5),
+                    logit_scale: 0.3,
+                    ..plain.clone()
+                };
                 for (k, args) in [plain, biased].into_iter().enumerate() {
                     let vectors: Vec<f32> = noise.floats(5 + experts as usize);
                     let tokens = TOKENS[(i + 3 * j + 2 * k) % TOKENS.len()].min(33);

@@ -25,6 +25,8 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)²`.
     ReluSquared,
+    /// `1 / (1 + exp(−x))`.
+    Sigmoid,
 }
 
 impl Activation {
@@ -34,6 +36,7 @@ impl Activation {
             Activation::Silu => include_str!("gate_silu.wgsl"),
             Activation::GeluTanh => concat!(include_str!("tanh.wgsl"), include_str!("gate_gelu_tanh.wgsl")),
             Activation::ReluSquared => include_str!("gate_relu_squared.wgsl"),
+            Activation::Sigmoid => include_str!("gate_sigmoid.wgsl"),
         }
     }
 
@@ -46,6 +49,7 @@ impl Activation {
                 0.5 * x * (1.0 + inner.tanh())
             }
             Activation::ReluSquared => x.max(0.0) * x.max(0.0),
+            Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         }
     }
 
@@ -55,18 +59,22 @@ impl Activation {
             Activation::Silu => "silu",
             Activation::GeluTanh => "gelu_tanh",
             Activation::ReluSquared => "relu_squared",
+            Activation::Sigmoid => "sigmoid",
         }
     }
 
     /// Every activation.
-    pub(crate) const ALL: [Self; 3] = [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared];
+    pub(crate) const ALL: [Self; 4] =
+        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared, Activation::Sigmoid];
 }
 
 crate::params! {
     /// Sizes and places.
     pub struct Params {
-        /// Header word with the number of rows.
+        /// Header word with the number of rows, or of tokens that have several each.
         count_word: u32,
+        /// Rows for each that the header counts.
+        per_token: u32,
         /// Values of a row.
         width: u32,
         /// Workgroups for one row.
@@ -89,7 +97,7 @@ pub struct Args {
     pub x_stride: u32,
     /// Values between rows of `out`.
     pub out_stride: u32,
-    /// What a row is: tokens or logit rows.
+    /// What a row is: tokens, logit rows or choices.
     pub unit: crate::Unit,
 }
 
@@ -97,6 +105,7 @@ pub struct Args {
 pub fn plan(_profile: &Profile, args: &Args) -> Call {
     let params = Params {
         count_word: lanes::count_word(args.unit),
+        per_token: lanes::per_token(args.unit),
         width: args.width,
         per_row: elementwise::per_row(args.width),
         x_stride: args.x_stride,

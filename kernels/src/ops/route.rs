@@ -71,6 +71,10 @@ crate::params! {
         normalise: u32,
         /// Factor of the weights.
         scale: f32,
+        /// Factor of the logits.
+        logit_scale: f32,
+        /// Place of the experts' own factors in the vectors, or `NO_BIAS`.
+        expert_scale: u32,
         /// Values between rows of the logits.
         logits_stride: u32,
         /// Values between rows of the routing.
@@ -95,6 +99,11 @@ pub struct Args {
     pub normalise: bool,
     /// Factor of the weights.
     pub scale: f32,
+    /// Word offset of a factor `[X]` in the vectors: the weight of a chosen expert is multiplied by its own, after the
+    /// normalisation.
+    pub expert_scale: Option<u32>,
+    /// Factor of the logits before they become scores.
+    pub logit_scale: f32,
     /// Values between rows of the logits.
     pub logits_stride: u32,
     /// Values between rows of the routing: ids (as bits) at column 0, weights at column `Top`.
@@ -124,6 +133,8 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
         bias: args.bias.unwrap_or(NO_BIAS),
         normalise: args.normalise.into(),
         scale: args.scale,
+        logit_scale: args.logit_scale,
+        expert_scale: args.expert_scale.unwrap_or(NO_BIAS),
         logits_stride: args.logits_stride,
         routing_stride: args.routing_stride,
     };
@@ -150,7 +161,8 @@ pub fn twin(args: &Args, tokens: usize, logits: &[f32], vectors: &[f32], routing
     let (experts, top) = (args.experts as usize, args.top as usize);
     for t in 0..tokens {
         let logits = &logits[t * args.logits_stride as usize..][..experts];
-        let scores = scores(args.scoring, logits);
+        let scaled: Vec<f32> = logits.iter().map(|l| l * args.logit_scale).collect();
+        let scores = scores(args.scoring, &scaled);
         let biased: Vec<f32> = scores
             .iter()
             .enumerate()
@@ -165,7 +177,8 @@ pub fn twin(args: &Args, tokens: usize, logits: &[f32], vectors: &[f32], routing
         let out = &mut routing[t * args.routing_stride as usize..][..2 * top];
         for (i, expert) in order.into_iter().enumerate() {
             out[i] = expert as u32;
-            out[top + i] = ((scores[expert] * factor) as f32).to_bits();
+            let own = args.expert_scale.map_or(1.0, |at| f64::from(vectors[at as usize + expert]));
+            out[top + i] = ((scores[expert] * factor * own) as f32).to_bits();
         }
     }
 }
@@ -244,6 +257,7 @@ impl Shader for Variant {
             .constant("NO_BIAS", NO_BIAS)
             .text(lanes::entry(self.reduce))
             .text(lanes::FLOAT_KEY)
+            .text("fn logit_at(i: u32) -> f32 { return logits[i] * p.logit_scale; }")
             .text(match self.scoring {
                 Scoring::Sigmoid => include_str!("route_sigmoid.wgsl"),
                 Scoring::Softmax => include_str!("route_softmax.wgsl"),
@@ -278,6 +292,8 @@ mod tests {
             groups: None,
             normalise: false,
             scale: 1.0,
+            expert_scale: None,
+            logit_scale: 1.0,
             logits_stride: experts,
             routing_stride: 2 * top,
         }
@@ -304,6 +320,17 @@ mod tests {
         let (ids, weights) = route(&normalised, &[0.5, 0.5, 3.0, -1.0], &[]);
         assert_eq!(ids, [2, 0, 1]);
         assert!((weights.iter().sum::<f32>() - 2.5).abs() < 1e-6 && weights[1] == weights[2]);
+    }
+
+    #[test]
+    fn experts_have_factors_of_their_own() {
+        let own = Args { normalise: true, expert_scale: Some(1), logit_scale: 0.5, ..args(3, 2) };
+        let own = Args { scoring: Scoring::Softmax, ..own };
+        let (ids, weights) = route(&own, &[2.0, 4.0, -9.0], &[7.0, 3.0, 0.5, 1.0]);
+        assert_eq!(ids, [1, 0]);
+        let (best, next) = (2f32.exp(), 1f32.exp());
+        assert!((weights[0] - 0.5 * best / (best + next)).abs() < 1e-6);
+        assert!((weights[1] - 3.0 * next / (best + next)).abs() < 1e-6);
     }
 
     #[test]

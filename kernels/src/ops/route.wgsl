@@ -13,7 +13,7 @@ var<private> picks: array<u32, KEPT>;
 var<private> scores: array<f32, KEPT>;
 
 fn biased(row: u32, expert: u32, all: All) -> f32 {
-    let score = score_of(logits[row + expert], all);
+    let score = score_of(logit_at(row + expert), all);
     if (p.bias != NO_BIAS) {
         return score + vectors[p.bias + expert];
     }
@@ -60,7 +60,7 @@ fn main(at: Lanes) {
 
     var part = 0.0;
     for (var j = 0u; at.lane + j * WG < TOP; j++) {
-        scores[j] = score_of(logits[row + picks[j]], all);
+        scores[j] = score_of(logit_at(row + picks[j]), all);
         part += scores[j];
     }
     var factor = p.scale;
@@ -71,6 +71,10 @@ fn main(at: Lanes) {
     for (var j = 0u; at.lane + j * WG < TOP; j++) {
         let i = at.lane + j * WG;
         routing[to + i] = picks[j];
-        routing[to + TOP + i] = bitcast<u32>(scores[j] * factor);
+        var weight = scores[j] * factor;
+        if (p.expert_scale != NO_BIAS) {
+            weight *= vectors[p.expert_scale + picks[j]];
+        }
+        routing[to + TOP + i] = bitcast<u32>(weight);
     }
 }

@@ -7,12 +7,12 @@ struct All {
 fn all_of(at: Lanes, row: u32) -> All {
     var key = 0u;
     for (var i = at.lane; i < EXPERTS; i += WG) {
-        key = max(key, key_of(logits[row + i]));
+        key = max(key, key_of(logit_at(row + i)));
     }
     let most = finite(max_lanes(at, key));
     var part = 0.0;
     for (var i = at.lane; i < EXPERTS; i += WG) {
-        part += exp(logits[row + i] - most);
+        part += exp(logit_at(row + i) - most);
     }
     return All(most, sum_lanes(at, part));
 }
