@@ -56,11 +56,12 @@ fn is_clear(args: &route::Args, logits: &[f32], vectors: &[f32]) -> bool {
         let mut pairs = scores.windows(2).take(best);
         pairs.all(|w| w[0] - w[1] > 2e-6 * w[1].abs().max(w[0].abs()))
     };
-    let most = logits.iter().fold(f64::MIN, |m, l| m.max(f64::from(*l)));
-    let sum: f64 = logits.iter().map(|l| (f64::from(*l) - most).exp()).sum();
+    let logits: Vec<f64> = logits.iter().map(|l| f64::from(*l * args.logit_scale)).collect();
+    let most = logits.iter().fold(f64::MIN, |m, l| m.max(*l));
+    let sum: f64 = logits.iter().map(|l| (l - most).exp()).sum();
     let biased: Vec<f64> = (0..args.experts as usize)
         .map(|i| {
-            let l = f64::from(logits[i]);
+            let l = logits[i];
             let score = match args.scoring {
                 route::Scoring::Sigmoid => 1.0 / (1.0 + (-l).exp()),
                 route::Scoring::Softmax => (l - most).exp() / sum,
@@ -84,10 +85,12 @@ fn is_clear(args: &route::Args, logits: &[f32], vectors: &[f32]) -> bool {
 /// Logits of `tokens` tokens whose choice does not hang on rounding.
 fn clear_logits(noise: &mut Noise, args: &route::Args, tokens: u32, vectors: &[f32]) -> Vec<f32> {
     let mut all = poisoned(tokens * args.logits_stride);
+    // Thousands of sigmoids near 1 cannot be apart.
+    let most = if args.experts > 1000 { 1.5 } else { 6.0 };
     for row in all.chunks_exact_mut(args.logits_stride as usize) {
         let row = &mut row[..args.experts as usize];
         let tries = (0..1000).any(|_| {
-            row.iter_mut().for_each(|l| *l = 6.0 * noise.float());
+            row.iter_mut().for_each(|l| *l = most * noise.float());
             is_clear(args, row, vectors)
         });
         assert!(tries, "no clear logits for {args:?}");
