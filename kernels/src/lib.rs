@@ -26,6 +26,6 @@ pub use kv::{AttentionShape, KvFormat, KvLayout};
 pub use ops::Kernel;
 pub use profile::{Limits, Profile, Reduce, Ssd, Tuning};
 pub use record::{Record, RecordError};
-pub use recurrent::{RecurrentShape, SsmShape};
+pub use recurrent::{DeltaShape, RecurrentShape, SsmShape};
 pub use shader::{Access, Shader};
 pub use step::StepLayout;

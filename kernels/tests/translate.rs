@@ -6,7 +6,7 @@
 
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ResourceBinding, StorageAccess, TypeInner, back};
-use plimsoll_kernels::ops::{add, embed, gate, linear, select_rows, softcap};
+use plimsoll_kernels::ops::{add, clamped_gate, embed, gate, linear, select_rows, softcap};
 use plimsoll_kernels::{Access, Call, Format, Kernel, Limits, Profile, Unit};
 use std::collections::{BTreeSet, HashSet};
 use std::process::{Command, Stdio};
@@ -127,6 +127,18 @@ fn calls(profile: &Profile) -> Vec<Call> {
         gate::plan(
             profile,
             &gate::Args { activation: gate::Activation::Silu, width: 8, x_stride: 16, out_stride: 8, unit },
+        ),
+        clamped_gate::plan(
+            profile,
+            &clamped_gate::Args {
+                width: 8,
+                x_stride: 16,
+                out_stride: 8,
+                interleaved: true,
+                limit: 7.0,
+                alpha: 1.702,
+                unit: Unit::Choices(4),
+            },
         ),
         embed::plan(
             profile,

@@ -25,6 +25,8 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)²`.
     ReluSquared,
+    /// `1 / (1 + exp(−x))`.
+    Sigmoid,
 }
 
 impl Activation {
@@ -34,6 +36,7 @@ impl Activation {
             Activation::Silu => include_str!("gate_silu.wgsl"),
             Activation::GeluTanh => concat!(include_str!("tanh.wgsl"), include_str!("gate_gelu_tanh.wgsl")),
             Activation::ReluSquared => include_str!("gate_relu_squared.wgsl"),
+            Activation::Sigmoid => include_str!("gate_sigmoid.wgsl"),
         }
     }
 }
@@ -41,8 +44,10 @@ impl Activation {
 crate::params! {
     /// Sizes and places.
     pub struct Params {
-        /// Header word with the number of rows.
+        /// Header word with the number of rows, or of tokens that have several each.
         count_word: u32,
+        /// Rows for each that the header counts.
+        per_token: u32,
         /// Values of a row.
         width: u32,
         /// Workgroups for one row.
@@ -65,7 +70,7 @@ pub struct Args {
     pub x_stride: u32,
     /// Values between rows of `out`.
     pub out_stride: u32,
-    /// What a row is: tokens or logit rows.
+    /// What a row is: tokens, logit rows or choices.
     pub unit: crate::Unit,
 }
 
@@ -73,6 +78,7 @@ pub struct Args {
 pub fn plan(_profile: &Profile, args: &Args) -> Call {
     let params = Params {
         count_word: lanes::count_word(args.unit),
+        per_token: lanes::per_token(args.unit),
         width: args.width,
         per_row: elementwise::per_row(args.width),
         x_stride: args.x_stride,
@@ -103,6 +109,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
                     0.5 * g * (1.0 + inner.tanh())
                 }
                 Activation::ReluSquared => g.max(0.0) * g.max(0.0),
+                Activation::Sigmoid => 1.0 / (1.0 + (-g).exp()),
             };
             *out = (act * up) as f32;
         }
@@ -112,7 +119,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared]
+        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared, Activation::Sigmoid]
             .into_iter()
             .map(|activation| Self { activation })
             .collect()
@@ -125,6 +132,7 @@ impl Shader for Variant {
             Activation::Silu => "gate_silu",
             Activation::GeluTanh => "gate_gelu_tanh",
             Activation::ReluSquared => "gate_relu_squared",
+            Activation::Sigmoid => "gate_sigmoid",
         }
         .to_owned()
     }

@@ -28,6 +28,14 @@ pub(crate) fn count_word(unit: Unit) -> u32 {
     }
 }
 
+/// Rows for each that [`count_word`] counts: the choices of a token, else 1.
+pub(crate) fn per_token(unit: Unit) -> u32 {
+    match unit {
+        Unit::Choices(top) => top,
+        Unit::One | Unit::Tokens | Unit::LogitRows | Unit::Tiles(_) => 1,
+    }
+}
+
 /// Repeats marked lines, because the size of a register array must be known where it is indexed.
 ///
 /// Lines from `//: for $name COUNT` to the matching `//: end` are repeated for each value below the count, with

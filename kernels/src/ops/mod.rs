@@ -4,8 +4,10 @@ pub mod activate;
 pub mod add;
 pub mod attention;
 pub mod attention_merge;
+pub mod clamped_gate;
 pub mod combine;
 pub mod conv;
+pub mod delta;
 mod elementwise;
 pub mod embed;
 pub mod expert_sort;
@@ -16,9 +18,11 @@ mod lanes;
 pub mod linear;
 pub mod mat_mat;
 pub mod mat_vec;
+pub mod multiply;
 pub mod rms_norm;
 pub mod rope_kv;
 pub mod route;
+pub mod scale;
 pub mod select_rows;
 pub mod softcap;
 pub mod ssd;
@@ -73,6 +77,8 @@ kernels! {
     AttentionMerge(attention_merge),
     /// Gated activation.
     Gate(gate),
+    /// Clamped gated activation.
+    ClampedGate(clamped_gate),
     /// Residual sum.
     Add(add),
     /// Rows whose logits are wanted.

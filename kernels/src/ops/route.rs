@@ -40,6 +40,11 @@ pub struct Args {
     pub normalise: bool,
     /// Factor of the weights.
     pub scale: f32,
+    /// Word offset of a factor `[X]` in the vectors: the weight of a chosen expert is multiplied by its own, after the
+    /// normalisation.
+    pub expert_scale: Option<u32>,
+    /// Factor of the logits before they become scores.
+    pub logit_scale: f32,
     /// Values between rows of the logits.
     pub logits_stride: u32,
     /// Values between rows of the routing: ids (as bits) at column 0, weights at column `Top`.

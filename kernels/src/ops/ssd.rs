@@ -131,7 +131,7 @@ pub enum Operand {
 /// One dispatch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
-    /// For people and profiles.
+    /// For people and profiles: what follows the op's label.
     pub name: &'static str,
     /// What to run.
     pub call: Call,
