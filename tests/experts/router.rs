@@ -49,11 +49,12 @@ fn check_route(lone: &LoneKernel, profile: &Profile, args: &route::Args, logits:
     }
 }
 
-/// Whether no two scores of a token, nor of two groups, are so close that rounding could turn them around.
+/// Whether no two scores that the choice hangs on, nor of two groups, are so close that rounding could turn them around.
 fn is_clear(args: &route::Args, logits: &[f32], vectors: &[f32]) -> bool {
-    let apart = |mut scores: Vec<f64>| {
-        scores.sort_by(f64::total_cmp);
-        scores.windows(2).all(|w| w[1] - w[0] > 2e-6 * w[1].abs().max(w[0].abs()))
+    let apart = |mut scores: Vec<f64>, best: usize| {
+        scores.sort_by(|a, b| b.total_cmp(a));
+        let mut pairs = scores.windows(2).take(best);
+        pairs.all(|w| w[0] - w[1] > 2e-6 * w[1].abs().max(w[0].abs()))
     };
     let most = logits.iter().fold(f64::MIN, |m, l| m.max(f64::from(*l)));
     let sum: f64 = logits.iter().map(|l| (f64::from(*l) - most).exp()).sum();
@@ -75,7 +76,9 @@ fn is_clear(args: &route::Args, logits: &[f32], vectors: &[f32]) -> bool {
         };
         biased.chunks((args.experts / g.count) as usize).map(best).collect()
     });
-    apart(biased) && apart(groups)
+    // With groups the chosen may be any.
+    let best = if groups.is_empty() { args.top as usize } else { biased.len() };
+    apart(biased, best) && apart(groups, usize::MAX)
 }
 
 /// Logits of `tokens` tokens whose choice does not hang on rounding.
@@ -96,7 +99,7 @@ fn clear_logits(noise: &mut Noise, args: &route::Args, tokens: u32, vectors: &[f
 fn routers_of_every_model() {
     let mut noise = Noise::new(1);
     for (lone, profile) in ways() {
-        for (i, (experts, top)) in MODELS.into_iter().chain([(1500, 10)]).enumerate() {
+        for (i, (experts, top)) in MODELS.into_iter().chain([(4096, 64)]).enumerate() {
             for (j, scoring) in [route::Scoring::Sigmoid, route::Scoring::Softmax].into_iter().enumerate() {
                 let plain = route::Args { scoring, scale: 1.5, ..router(experts, top) };
                 let biased = route::Args {
