@@ -192,6 +192,7 @@ fn model(checkpoint: &Checkpoint) -> Model {
         vectors,
         states: vec![State::KvSliding { shape: LOCAL, window: WINDOW }, State::KvFull { shape: GLOBAL }],
         ropes: ropes().into(),
+        notes: vec![],
         graph: g.finish(logits),
     }
 }

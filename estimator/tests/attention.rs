@@ -88,6 +88,7 @@ fn model() -> Model {
             Rope::new(1e4, LOCAL.head_dim, Scaling::None),
             Rope::proportional(1e6, GLOBAL.head_dim, 8, Scaling::None),
         ],
+        notes: vec![],
         graph: g.finish(logits),
     }
 }

@@ -275,7 +275,7 @@ pub fn twin(args: &Args, step: &[u32], vectors: &[f32], qkv: &mut [f32], segment
         let words = args.kv.page_words() as usize;
         let page = &mut segment[page as usize * words..][..words];
         let (keys, own) = rest.split_at(shape.kv_heads as usize * size);
-        let values = if args.keys == Keys::Values { &*keys } else { own };
+        let values = if args.keys == Keys::Values { keys } else { own };
         for (head, (key, value)) in (0..).zip(keys.chunks(size).zip(values.chunks(size))) {
             let scale = args.v_norm.map_or(1.0, |eps| {
                 let squares: f64 = value.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
