@@ -167,7 +167,7 @@ fn pieces_that_do_not_fit_their_tensors_are_refused_by_name() {
         (|m, _| drop(m.matrices[0].source.pieces.pop()), &["tensor e0", "expected 12, got 6"]),
         (
             |m, _| m.matrices[0].source.pieces[1].transposed = true,
-            &["order of tensor e1", "inputs by outputs"],
+            &["tensor e1", "expected shape [10, 6]", "[6, 10]"],
         ),
         (|m, _| m.matrices[0].experts = 5, &["experts of tensor e0", "got 5"]),
         (|_, t| t[2].2 = vec![3, 2, 1], &[]),

@@ -1,6 +1,6 @@
 //! Runs: units of the checkpoint that stand one behind the other on the device, and how they become the device's.
 
-use super::rows::{Planes, Rows, corrupt};
+use super::rows::{Rows, corrupt};
 use crate::RuntimeError;
 use plimsoll_kernels::{Format, Record, dequant};
 use plimsoll_models::ModelError;
