@@ -83,6 +83,7 @@ impl Architecture for Sandwich {
             states: vec![State::KvFull { shape }],
             ropes: vec![],
             graph: g.finish(logits),
+            notes: vec![],
         })
     }
 }

@@ -1,12 +1,13 @@
 //! Storage formats of weights as checkpoints hold them: names, block sizes and bytes.
 //!
 //! Packed safetensors (MLX, NVFP4, FP8) hold the codes, the scales and the offsets of a matrix in tensors of their own,
-//! the *planes*. [`Format::planes`] gives the bytes of a row in each; [`gather`] joins them into a row of blocks, and from
-//! there on they are formats like any other.
+//! the *planes*. [`Format::planes`] gives the bytes of a row in each; [`gather`] joins them into a row of blocks (codes,
+//! then scale, then offset), and from there on they are formats like any other.
 //!
 //! A *block* is the smallest run of consecutive values of a row that can be decoded by itself. Block sizes are
 //! those of the GGUF specification (`ggml-common.h` of the public `ggml` library names the same structures).
 
+use crate::RecordError;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
@@ -22,6 +23,9 @@ pub enum ScaleType {
 }
 
 impl ScaleType {
+    /// Every type.
+    pub const ALL: [ScaleType; 3] = [ScaleType::F32, ScaleType::F16, ScaleType::BF16];
+
     /// Bytes of a scale.
     pub const fn bytes(self) -> usize {
         match self {
@@ -77,9 +81,13 @@ pub enum Format {
     Fp8,
 }
 
+const fn affine(bits: u8, group: u8, scales: ScaleType) -> Format {
+    Format::Affine { bits, group, scales }
+}
+
 impl Format {
-    /// Every format, in a fixed order.
-    pub const ALL: [Format; 16] = [
+    /// Every format, in a fixed order; of the affine ones as many as have each width, each group and each type of scale.
+    pub const ALL: [Format; 28] = [
         Format::F32,
         Format::F16,
         Format::BF16,
@@ -96,7 +104,52 @@ impl Format {
         Format::Iq4Nl,
         Format::Iq4Xs,
         Format::Mxfp4,
+        affine(1, 128, ScaleType::BF16),
+        affine(2, 64, ScaleType::BF16),
+        affine(3, 32, ScaleType::F32),
+        affine(4, 32, ScaleType::F16),
+        affine(4, 64, ScaleType::BF16),
+        affine(5, 128, ScaleType::F32),
+        affine(6, 64, ScaleType::F16),
+        affine(8, 64, ScaleType::BF16),
+        Format::Mxfp8,
+        Format::Nvfp4,
+        Format::Nvfp4Scaled,
+        Format::Fp8,
     ];
+
+    /// Every format there is: those of [`Format::ALL`] that are not affine, then all affine ones.
+    pub fn every() -> impl Iterator<Item = Format> {
+        let bits = [1, 2, 3, 4, 5, 6, 8].into_iter();
+        let groups = bits.flat_map(|bits| [32, 64, 128].map(|group| (bits, group)));
+        let affine =
+            groups.flat_map(|(bits, group)| ScaleType::ALL.map(|scales| affine(bits, group, scales)));
+        Format::ALL.into_iter().filter(|format| !matches!(format, Format::Affine { .. })).chain(affine)
+    }
+
+    /// The format of that [`Format::name`].
+    pub fn from_name(name: &str) -> Option<Format> {
+        Format::every().find(|format| format.name() == name)
+    }
+
+    /// Whether it is one of [`Format::every`]: a checkpoint may state any width and group. Of what is not, no row has a
+    /// size.
+    pub const fn is_known(self) -> bool {
+        match self {
+            Format::Affine { bits, group, .. } => matches!(bits, 1..=6 | 8) && matches!(group, 32 | 64 | 128),
+            _ => true,
+        }
+    }
+
+    /// Bits of a code where codes of a block are one little-endian bit stream from its first byte on.
+    pub(crate) const fn stream_bits(self) -> Option<usize> {
+        match self {
+            Format::Affine { bits, .. } => Some(bits as usize),
+            Format::Nvfp4 | Format::Nvfp4Scaled => Some(4),
+            Format::Mxfp8 | Format::Fp8 => Some(8),
+            _ => None,
+        }
+    }
 
     /// Values in one block; every row is a whole number of blocks.
     pub const fn block_len(self) -> usize {
@@ -144,11 +197,11 @@ impl Format {
         }
     }
 
-    /// Bytes of a row of `cols` values in the checkpoint, or `None` when `cols` is not a whole number of blocks
-    /// or the product overflows.
+    /// Bytes of a row of `cols` values in the checkpoint, or `None` when `cols` is not a whole number of blocks,
+    /// the product overflows, or there is no such format.
     pub fn row_bytes(self, cols: u64) -> Option<u64> {
         let block = self.block_len() as u64;
-        if !cols.is_multiple_of(block) {
+        if !self.is_known() || !cols.is_multiple_of(block) {
             return None;
         }
         (cols / block).checked_mul(self.block_bytes() as u64)?.checked_add(self.row_tail() as u64)
@@ -214,8 +267,59 @@ impl Format {
 
 /// Joins the planes of one row into its blocks: `planes` as [`Format::planes`] has them, `factor` for formats whose rows
 /// end in one. Writes every byte of `row`, which is [`Format::row_bytes`] long.
-pub fn gather(_format: Format, _planes: &[&[u8]], _factor: f32, _row: &mut [u8]) {
-    unimplemented!()
+///
+/// # Errors
+/// [`RecordError`] when `row` is not whole blocks, or `planes` are not those of as many blocks.
+pub fn gather(format: Format, planes: &[&[u8]], factor: f32, row: &mut [u8]) -> Result<(), RecordError> {
+    let (len, size, got) = (format.block_len(), format.block_bytes(), row.len() as u64);
+    let blocks = row.len().checked_sub(format.row_tail()).filter(|bytes| bytes.is_multiple_of(size));
+    let Some(blocks) = blocks.map(|bytes| bytes / size).filter(|_| format.is_known()) else {
+        return Err(RecordError::Row { format, got });
+    };
+    let expected = format.planes((blocks * len) as u64).unwrap_or_default();
+    if expected.is_empty() || planes.len() != expected.len() {
+        return Err(RecordError::Planes { format, expected: expected.len(), got: planes.len() });
+    }
+    for (plane, (expected, bytes)) in expected.into_iter().zip(planes).enumerate() {
+        let got = bytes.len() as u64;
+        if got != expected {
+            return Err(RecordError::Plane { format, plane, expected, got });
+        }
+    }
+    let (codes, tail) = row.split_at_mut(blocks * size);
+    match (format, planes) {
+        (Format::Mxfp4, [codes_of, scales]) => {
+            let codes_of = codes_of.chunks_exact(16).zip(*scales);
+            for (block, (from, scale)) in codes.chunks_exact_mut(size).zip(codes_of) {
+                block[0] = *scale;
+                sequential_to_halves(from, &mut block[1..]);
+            }
+        }
+        // Blocks without scales are the plane itself.
+        (_, [only]) => codes.copy_from_slice(only),
+        _ => {
+            for (i, mut block) in codes.chunks_exact_mut(size).enumerate() {
+                for plane in planes {
+                    let bytes = plane.len() / blocks;
+                    let (to, rest) = block.split_at_mut(bytes);
+                    to.copy_from_slice(&plane[i * bytes..][..bytes]);
+                    block = rest;
+                }
+            }
+        }
+    }
+    if !tail.is_empty() {
+        tail.copy_from_slice(&factor.to_le_bytes());
+    }
+    Ok(())
+}
+
+/// 32 nibbles, two consecutive ones a byte, to bytes of which the low nibbles are the first 16 and the high ones the others.
+fn sequential_to_halves(from: &[u8], to: &mut [u8]) {
+    let nibble = |i: usize| from[i / 2] >> (4 * (i % 2)) & 15;
+    for (i, to) in to.iter_mut().enumerate() {
+        *to = nibble(i) | nibble(i + 16) << 4;
+    }
 }
 
 impl fmt::Display for Format {
@@ -234,5 +338,41 @@ mod tests {
         assert_eq!(Format::Q4K.row_bytes(500), None);
         assert_eq!(Format::F16.row_bytes(5), Some(10));
         assert_eq!(Format::F32.row_bytes(u64::MAX), None);
+        assert_eq!(Format::Nvfp4Scaled.row_bytes(32), Some(22));
+        assert_eq!(Format::Fp8.row_bytes(5), Some(9));
+        assert_eq!(affine(3, 64, ScaleType::BF16).row_bytes(128), Some(2 * (24 + 4)));
+    }
+
+    /// A checkpoint states widths and groups; those that nothing can read have no sizes, and stop nothing.
+    #[test]
+    fn unknown_affine_formats_have_no_rows() {
+        for (bits, group) in [(0, 64), (7, 64), (9, 64), (4, 0), (4, 16), (4, 96), (255, 255)] {
+            let format = affine(bits, group, ScaleType::F16);
+            assert!(!format.is_known());
+            assert_eq!(format.row_bytes(0), None);
+            assert_eq!(format.planes(0), None);
+            assert!(matches!(gather(format, &[], 0.0, &mut []), Err(RecordError::Row { .. })));
+            assert_eq!(crate::Record::new(format, 768), None);
+            let mut out = [0.5; 2];
+            crate::dequant::dequantize(format, &[0; 64], &mut out);
+            assert_eq!(crate::dequant::first_not_finite(format, &[0xFF; 64]), None);
+        }
+    }
+
+    #[test]
+    fn names_are_unambiguous() {
+        let mut names = std::collections::HashSet::new();
+        for format in Format::every() {
+            assert!(format.is_known());
+            assert!(names.insert(format.name()), "{format}");
+            assert_eq!(Format::from_name(&format.to_string()), Some(format));
+        }
+        assert_eq!(names.len(), 20 + 7 * 3 * 3);
+        assert!(Format::ALL.into_iter().all(|format| names.contains(&format.name())));
+        for name in
+            ["", "affine4", "affine04_g64_bf16", "affine7_g64_bf16", "affine4_g64_bf16 ", "AFFINE4_G64_BF16"]
+        {
+            assert_eq!(Format::from_name(name), None, "{name}");
+        }
     }
 }

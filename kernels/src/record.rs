@@ -1,12 +1,13 @@
 //! Device records: each row of a matrix as one fixed-stride run of bytes, quants first, then scales.
 //!
-//! Rows are cut into *octs* of 8 values (the last one of a row of floats is filled up with zeros). The codes of all
-//! octs come first, as one or two planes of 32-bit words, then the scales, exactly as many bytes as the checkpoint
-//! has but for the padding of the row to 16 bytes. The module `unpack` states each plane; the WGSL unpackers beside it
+//! Rows are cut into *octs* of 8 values (the last one of a row of floats or e4m3 is filled up with zeros). The codes of all
+//! octs come first, as one or two planes of 32-bit words, then the scales, then the factor of the row if there is one (in
+//! a word of its own), exactly as many bytes as the checkpoint has but for the padding of the row to 16 bytes. The module `unpack` states each plane; the WGSL unpackers beside it
 //! read what [`Record::repack`] writes.
 
 use crate::Format;
 use crate::dequant::{self, IQ4_VALUES};
+use crate::format::ScaleType;
 use crate::unpack::{Quants, Scales};
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,36 @@ pub enum RecordError {
         /// Format.
         format: Format,
         /// Bytes of a row.
+        expected: u64,
+        /// Bytes given.
+        got: u64,
+    },
+    /// The bytes are not those of whole blocks, or the format does not exist.
+    #[error("a row of {format}: {got} bytes are not whole blocks")]
+    Row {
+        /// Format.
+        format: Format,
+        /// Bytes given.
+        got: u64,
+    },
+    /// A row has another number of planes, or none at all.
+    #[error("planes of {format}: expected {expected}, got {got}")]
+    Planes {
+        /// Format.
+        format: Format,
+        /// Planes of a row.
+        expected: usize,
+        /// Planes given.
+        got: usize,
+    },
+    /// A plane does not hold what the row holds.
+    #[error("plane {plane} of a row of {format}: expected {expected} bytes, got {got}")]
+    Plane {
+        /// Format.
+        format: Format,
+        /// Which: 0 codes, 1 scales, 2 offsets.
+        plane: usize,
+        /// Bytes of the row in it.
         expected: u64,
         /// Bytes given.
         got: u64,
@@ -71,20 +102,22 @@ impl Record {
 
     /// Bytes between rows on the device: a multiple of 16.
     pub fn stride(&self) -> u64 {
-        let quants = self.scales_word() as u64 * 4;
-        let blocks = self.cols as u64 / self.format.block_len() as u64;
-        let scale_bytes = match self.format.scales() {
-            Scales::One => 0,
-            Scales::E8m0 => 1,
-            Scales::Half => 2,
-            Scales::HalfMin => 4,
-            Scales::Iq4Xs => 8,
-            Scales::K3 => 14,
-            Scales::K4 => 16,
-            Scales::K6 => 18,
-            Scales::K2 => 20,
+        let at = self.scales_word() as u64 * 4;
+        let blocks = self.blocks() as u64;
+        let bytes = match self.format.scales() {
+            Scales::One => at,
+            Scales::E8m0 | Scales::Power | Scales::E4m3 => at + blocks,
+            Scales::Half => at + 2 * blocks,
+            Scales::HalfMin => at + 4 * blocks,
+            Scales::Iq4Xs => at + 8 * blocks,
+            Scales::K3 => at + 14 * blocks,
+            Scales::K4 => at + 16 * blocks,
+            Scales::K6 => at + 18 * blocks,
+            Scales::K2 => at + 20 * blocks,
+            Scales::Affine { scales, .. } => at + 2 * scales.bytes() as u64 * blocks,
+            Scales::E4m3Row | Scales::Row => self.factor_word() as u64 * 4 + 4,
         };
-        (quants + blocks * scale_bytes).next_multiple_of(16)
+        bytes.next_multiple_of(16)
     }
 
     /// Rows whose bytes are a whole number of 256: shards are multiples of this many rows.
@@ -102,6 +135,17 @@ impl Record {
     fn scales_word(&self) -> usize {
         let [first, second] = self.format.quants().planes();
         (self.octs() * (first + second) / 4) as usize
+    }
+
+    /// Blocks of a row.
+    fn blocks(&self) -> usize {
+        self.cols as usize / self.format.block_len()
+    }
+
+    /// Word of the factor of a row that has one.
+    fn factor_word(&self) -> usize {
+        let scales = if self.format.scales() == Scales::E4m3Row { self.blocks().div_ceil(4) } else { 0 };
+        self.scales_word() + scales
     }
 
     /// Turns whole checkpoint rows into records. Writes every byte of `dst`.
@@ -139,16 +183,26 @@ impl Record {
         Ok(())
     }
 
-    fn pack_codes(&self, row: &[u8], words: &mut [u32]) {
+    /// The codes of an oct of a checkpoint row.
+    fn oct_codes(&self, row: &[u8], oct: usize) -> [u32; 8] {
         let format = self.format;
-        let (quants, second) = (format.quants(), self.second_plane());
-        let (block_len, block_bytes) = (format.block_len(), format.block_bytes());
+        let (first, block_len) = (8 * oct, format.block_len());
+        let block = &row[first / block_len * format.block_bytes()..];
+        let Some(bits) = format.stream_bits() else {
+            return std::array::from_fn(|i| u32::from(dequant::code(format, block, (first + i) % block_len)));
+        };
+        // Eight codes of n bits are n bytes; those past the end of the row are zeros.
+        let bytes = bits.min((self.cols as usize - first) * bits / 8);
+        let mut stream = [0; 8];
+        stream[..bytes].copy_from_slice(&block[first % block_len / 8 * bits..][..bytes]);
+        let stream = u64::from_le_bytes(stream);
+        std::array::from_fn(|i| (stream >> (i * bits)) as u32 & ((1 << bits) - 1))
+    }
+
+    fn pack_codes(&self, row: &[u8], words: &mut [u32]) {
+        let (quants, second) = (self.format.quants(), self.second_plane());
         for oct in 0..self.octs() as usize {
-            let block = &row[oct * 8 / block_len * block_bytes..][..block_bytes];
-            let mut codes = [0u32; 8];
-            for (i, code) in codes.iter_mut().enumerate() {
-                *code = u32::from(dequant::code(format, block, (oct * 8 + i) % block_len));
-            }
+            let codes = self.oct_codes(row, oct);
             // Byte b of `low` and `high` gathers what value b and value b + 4 contribute to a plane.
             let gather = |shift: u32, mask: u32| -> u32 {
                 (0..4)
@@ -156,7 +210,8 @@ impl Record {
                     .sum()
             };
             match quants {
-                Quants::Bits8 => {
+                Quants::Bits1 => words[oct / 4] |= gather(0, 1) << (oct % 4),
+                Quants::Bits8 | Quants::Unsigned8 | Quants::E4m3 => {
                     for (i, code) in codes.iter().enumerate() {
                         words[2 * oct + i / 4] |= code << (8 * (i % 4));
                     }
@@ -177,11 +232,31 @@ impl Record {
         let at = self.scales_word();
         let pair = |b: &[u8], i: usize| u32::from(b[i]) | u32::from(b[i + 1]) << 8;
         let word = |b: &[u8], i: usize| pair(b, i) | pair(b, i + 2) << 16;
-        let blocks = row.len() / self.format.block_bytes();
+        let blocks = self.blocks();
+        let (row, tail) = row.split_at(blocks * self.format.block_bytes());
+        if !tail.is_empty() {
+            words[self.factor_word()] = word(tail, 0);
+        }
+        if self.format.scales() == Scales::Row {
+            return;
+        }
         for (block, b) in row.chunks_exact(self.format.block_bytes()).enumerate() {
+            let byte = |at: usize| u32::from(b[at]) << (8 * (block % 4));
             match self.format.scales() {
-                Scales::One => {}
-                Scales::E8m0 => words[at + block / 4] |= u32::from(b[0]) << (8 * (block % 4)),
+                Scales::One | Scales::Row => {}
+                Scales::Power => words[at + block / 4] |= byte(32),
+                Scales::E4m3 | Scales::E4m3Row => words[at + block / 4] |= byte(8),
+                Scales::Affine { scales, .. } => {
+                    let ends = b.len() - 2 * scales.bytes();
+                    match scales {
+                        ScaleType::F32 => {
+                            words[at + 2 * block] = word(b, ends);
+                            words[at + 2 * block + 1] = word(b, ends + 4);
+                        }
+                        ScaleType::F16 | ScaleType::BF16 => words[at + block] = word(b, ends),
+                    }
+                }
+                Scales::E8m0 => words[at + block / 4] |= byte(0),
                 Scales::Half => words[at + block / 2] |= pair(b, 0) << (16 * (block % 2)),
                 Scales::HalfMin => words[at + block] = word(b, 0),
                 Scales::K2 => {
@@ -241,6 +316,7 @@ impl Record {
                 Format::F16 => f16::from_bits(code as u16).to_f32(),
                 Format::BF16 => bf16::from_bits(code as u16).to_f32(),
                 Format::Q8_0 => self.scale(&word, i / 8).0 * f32::from(code as u8 as i8),
+                Format::Mxfp8 | Format::Fp8 => self.scale(&word, i / 8).0 * dequant::e4m3(code as u8),
                 _ => {
                     let (scale, low) = self.scale(&word, i / 8);
                     scale * (code as i32 - self.format.bias() as i32) as f32 - low
@@ -258,7 +334,8 @@ impl Record {
         match self.format.quants() {
             Quants::F32 => word(i),
             Quants::F16 | Quants::Bf16 => word(i / 2) >> (16 * (i % 2)) & 0xFFFF,
-            Quants::Bits8 => word(i / 4) >> (8 * (i % 4)) & 0xFF,
+            Quants::Bits8 | Quants::Unsigned8 | Quants::E4m3 => word(i / 4) >> (8 * (i % 4)) & 0xFF,
+            Quants::Bits1 => field(word(oct / 4) >> (oct % 4), 1),
             Quants::Bits2 => field(word(oct / 2) >> (2 * (oct % 2)), 3),
             Quants::Bits3 => {
                 field(word(oct / 2) >> (2 * (oct % 2)), 3)
@@ -272,15 +349,35 @@ impl Record {
         }
     }
 
-    /// Scale and minimum of an oct.
+    /// Scale and minimum of an oct, the factor of the row in them.
     fn scale(&self, word: &impl Fn(usize) -> u32, oct: usize) -> (f32, f32) {
         let half = |w: u32, which: usize| f16::from_bits((w >> (16 * which)) as u16).to_f32();
         let at = self.scales_word();
         let (block, big, blocks) = (oct / 4, oct / 32, self.cols as usize / 256);
         let (group, fine) = (oct / 4 % 8, oct / 2 % 16);
+        let byte = |block: usize| (word(at + block / 4) >> (8 * (block % 4))) as u8;
         match self.format.scales() {
             Scales::One => (1.0, 0.0),
-            Scales::E8m0 => (dequant::e8m0_half((word(at + block / 4) >> (8 * (block % 4))) as u8), 0.0),
+            Scales::Row => (f32::from_bits(word(self.factor_word())), 0.0),
+            Scales::E8m0 => (dequant::e8m0_half(byte(block)), 0.0),
+            Scales::Power => (dequant::e8m0(byte(block)), 0.0),
+            Scales::E4m3 => (dequant::e4m3(byte(oct / 2)) * 0.5, 0.0),
+            Scales::E4m3Row => {
+                let factor = f32::from_bits(word(self.factor_word()));
+                (dequant::e4m3(byte(oct / 2)) * factor * 0.5, 0.0)
+            }
+            Scales::Affine { group, scales } => {
+                let group = oct / (usize::from(group) / 8);
+                let upper = |w: u32| f32::from_bits(w & 0xFFFF_0000);
+                match scales {
+                    ScaleType::F32 => {
+                        let both = [word(at + 2 * group), word(at + 2 * group + 1)].map(f32::from_bits);
+                        (both[0], -both[1])
+                    }
+                    ScaleType::F16 => (half(word(at + group), 0), -half(word(at + group), 1)),
+                    ScaleType::BF16 => (upper(word(at + group) << 16), -upper(word(at + group))),
+                }
+            }
             Scales::Half => (half(word(at + block / 2), block % 2), 0.0),
             Scales::HalfMin => (half(word(at + block), 0), -half(word(at + block), 1)),
             Scales::K2 => {

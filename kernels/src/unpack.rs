@@ -14,6 +14,7 @@
 //! bits an oct; scales follow.
 
 use crate::Format;
+use crate::format::ScaleType;
 use crate::shader::Source;
 
 /// How codes stand in their planes.
@@ -22,14 +23,18 @@ pub(crate) enum Quants {
     F32,
     F16,
     Bf16,
+    Bits1,
     Bits2,
     Bits3,
     Bits4,
     Bits5,
     Bits6,
+    /// Signed bytes.
     Bits8,
+    Unsigned8,
     Iq4,
     E2m1,
+    E4m3,
 }
 
 /// How scales stand after the planes.
@@ -51,8 +56,18 @@ pub(crate) enum Scales {
     K6,
     /// 256 values: 8 scales of 6 bits and an f16.
     Iq4Xs,
-    /// A power of two for 32 values.
+    /// Half of a power of two for 32 values.
     E8m0,
+    /// A power of two for 32 values.
+    Power,
+    /// Scale and offset for `group` values, side by side: a word if they are 16 bits.
+    Affine { group: u8, scales: ScaleType },
+    /// Half of an e4m3 for 16 values.
+    E4m3,
+    /// The same, then an f32 factor for the row.
+    E4m3Row,
+    /// An f32 factor for the row.
+    Row,
 }
 
 impl Quants {
@@ -61,12 +76,13 @@ impl Quants {
         match self {
             Quants::F32 => [32, 0],
             Quants::F16 | Quants::Bf16 => [16, 0],
+            Quants::Bits1 => [1, 0],
             Quants::Bits2 => [2, 0],
             Quants::Bits3 => [2, 1],
             Quants::Bits4 | Quants::Iq4 | Quants::E2m1 => [4, 0],
             Quants::Bits5 => [4, 1],
             Quants::Bits6 => [4, 2],
-            Quants::Bits8 => [8, 0],
+            Quants::Bits8 | Quants::Unsigned8 | Quants::E4m3 => [8, 0],
         }
     }
 
@@ -75,12 +91,17 @@ impl Quants {
             Quants::F32 => include_str!("unpack/f32.wgsl"),
             Quants::F16 => include_str!("unpack/f16.wgsl"),
             Quants::Bf16 => include_str!("unpack/bf16.wgsl"),
+            Quants::Bits1 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits1.wgsl")),
             Quants::Bits2 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits2.wgsl")),
             Quants::Bits3 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits3.wgsl")),
             Quants::Bits4 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits4.wgsl")),
             Quants::Bits5 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits5.wgsl")),
             Quants::Bits6 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits6.wgsl")),
             Quants::Bits8 => include_str!("unpack/bits8.wgsl"),
+            Quants::Unsigned8 => {
+                concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/unsigned8.wgsl"))
+            }
+            Quants::E4m3 => concat!(include_str!("unpack/from_e4m3.wgsl"), include_str!("unpack/e4m3.wgsl")),
             Quants::Iq4 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/iq4.wgsl")),
             Quants::E2m1 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/e2m1.wgsl")),
         }
@@ -99,13 +120,25 @@ impl Scales {
             Scales::K6 => include_str!("unpack/scale_k6.wgsl"),
             Scales::Iq4Xs => include_str!("unpack/scale_iq4_xs.wgsl"),
             Scales::E8m0 => include_str!("unpack/scale_e8m0.wgsl"),
+            Scales::Power => include_str!("unpack/scale_power.wgsl"),
+            Scales::Affine { scales: ScaleType::F32, .. } => include_str!("unpack/scale_affine_f32.wgsl"),
+            Scales::Affine { scales: ScaleType::F16, .. } => include_str!("unpack/scale_affine_f16.wgsl"),
+            Scales::Affine { scales: ScaleType::BF16, .. } => include_str!("unpack/scale_affine_bf16.wgsl"),
+            Scales::E4m3 => {
+                concat!(include_str!("unpack/from_e4m3.wgsl"), include_str!("unpack/scale_e4m3.wgsl"))
+            }
+            Scales::E4m3Row => {
+                concat!(include_str!("unpack/from_e4m3.wgsl"), include_str!("unpack/scale_e4m3_row.wgsl"))
+            }
+            Scales::Row => include_str!("unpack/scale_row.wgsl"),
         }
     }
 
     /// Octs that share a scale.
     pub(crate) const fn octs(self) -> u32 {
         match self {
-            Scales::K2 | Scales::K3 | Scales::K6 => 2,
+            Scales::K2 | Scales::K3 | Scales::K6 | Scales::E4m3 | Scales::E4m3Row => 2,
+            Scales::Affine { group, .. } => group as u32 / 8,
             _ => 4,
         }
     }
@@ -124,8 +157,15 @@ impl Format {
             Format::Q6K => Quants::Bits6,
             Format::Q8_0 => Quants::Bits8,
             Format::Iq4Nl | Format::Iq4Xs => Quants::Iq4,
-            Format::Mxfp4 => Quants::E2m1,
-            _ => unimplemented!(),
+            Format::Mxfp4 | Format::Nvfp4 | Format::Nvfp4Scaled => Quants::E2m1,
+            Format::Mxfp8 | Format::Fp8 => Quants::E4m3,
+            Format::Affine { bits: 1, .. } => Quants::Bits1,
+            Format::Affine { bits: 2, .. } => Quants::Bits2,
+            Format::Affine { bits: 3, .. } => Quants::Bits3,
+            Format::Affine { bits: 4, .. } => Quants::Bits4,
+            Format::Affine { bits: 5, .. } => Quants::Bits5,
+            Format::Affine { bits: 6, .. } => Quants::Bits6,
+            Format::Affine { .. } => Quants::Unsigned8,
         }
     }
 
@@ -140,7 +180,11 @@ impl Format {
             Format::Q6K => Scales::K6,
             Format::Iq4Xs => Scales::Iq4Xs,
             Format::Mxfp4 => Scales::E8m0,
-            _ => unimplemented!(),
+            Format::Mxfp8 => Scales::Power,
+            Format::Affine { group, scales, .. } => Scales::Affine { group, scales },
+            Format::Nvfp4 => Scales::E4m3,
+            Format::Nvfp4Scaled => Scales::E4m3Row,
+            Format::Fp8 => Scales::Row,
         }
     }
 
@@ -149,7 +193,7 @@ impl Format {
         match self {
             Format::Q3K => 4,
             Format::Q4_0 => 8,
-            Format::Mxfp4 => 12,
+            Format::Mxfp4 | Format::Nvfp4 | Format::Nvfp4Scaled => 12,
             Format::Q5_0 => 16,
             Format::Q6K => 32,
             // Table formats decode to value + 127, which is never negative.
@@ -160,7 +204,8 @@ impl Format {
 
     /// Whether values have an offset besides their scale.
     pub(crate) const fn has_offset(self) -> bool {
-        self.bias() != 0 || matches!(self.scales(), Scales::HalfMin | Scales::K2 | Scales::K4)
+        self.bias() != 0
+            || matches!(self.scales(), Scales::HalfMin | Scales::K2 | Scales::K4 | Scales::Affine { .. })
     }
 }
 

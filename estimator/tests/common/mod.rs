@@ -93,6 +93,7 @@ impl Toy {
             states: self.states.clone(),
             ropes: vec![],
             graph: g.finish(logits),
+            notes: vec![],
         }
     }
 }

@@ -118,6 +118,7 @@ pub struct Checkpoint {
     side: SideFiles,
     config: Option<Value>,
     generation_config: Option<Value>,
+    hf_quant_config: Option<Value>,
     metadata: Option<gguf::Metadata>,
     files: Vec<Arc<FileBytes>>,
     tensors: Vec<TensorInfo>,
@@ -196,6 +197,7 @@ impl Checkpoint {
             side: if source == Source::Gguf { SideFiles::None } else { SideFiles::of(path) },
             config,
             generation_config: None,
+            hf_quant_config: None,
             metadata: None,
             files: Vec::new(),
             tensors: Vec::new(),
@@ -231,6 +233,11 @@ impl Checkpoint {
     /// generation_config.json, where there is one.
     pub fn generation_config(&self) -> Option<&Value> {
         self.generation_config.as_ref()
+    }
+
+    /// hf_quant_config.json, in which NVIDIA's tools describe packed weights beside config.json, where there is one.
+    pub fn hf_quant_config(&self) -> Option<&Value> {
+        self.hf_quant_config.as_ref()
     }
 
     /// GGUF metadata.

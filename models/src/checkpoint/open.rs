@@ -300,6 +300,11 @@ pub(super) fn config_object(bytes: &[u8], path: &Path) -> Result<Value, ModelErr
 
 pub(super) fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelError> {
     checkpoint.generation_config = checkpoint.side.json("generation_config.json", MAX_CONFIG_BYTES)?;
+    // A configuration under another name may lie beside those of other models.
+    let path = checkpoint.path();
+    if checkpoint.source() != Source::Config || path.is_dir() || path.ends_with(CONFIG) {
+        checkpoint.hf_quant_config = checkpoint.side.json("hf_quant_config.json", MAX_CONFIG_BYTES)?;
+    }
     Ok(())
 }
 

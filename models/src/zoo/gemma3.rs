@@ -194,7 +194,7 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<
     let mut g = GraphBuilder::new();
     let (queries, keys) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
 
-    let table = w.matrix(&names.outer("embed_tokens", "token_embd"), vocab, hidden)?;
+    let table = w.embedding(&names.outer("embed_tokens", "token_embd"), vocab, hidden)?;
     let x = g.embed(table, hidden, f64::from(hidden).sqrt() as f32);
     for (layer, &is_sliding) in (0..layers).zip(&sliding) {
         g.scope(format!("layers.{layer}"));
@@ -261,5 +261,6 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<
         states: sliding.iter().map(state).collect(),
         ropes,
         graph: g.finish(logits),
+        notes: vec![],
     })
 }

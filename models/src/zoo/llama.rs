@@ -91,7 +91,7 @@ pub(super) fn build(
     let mut g = GraphBuilder::new();
     let (queries, keys) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
 
-    let table = w.matrix(names.outer("model.embed_tokens.weight", "token_embd.weight"), vocab, hidden)?;
+    let table = w.embedding(names.outer("model.embed_tokens.weight", "token_embd.weight"), vocab, hidden)?;
     let x = g.embed(table, hidden, 1.0);
     for layer in 0..layers {
         g.scope(format!("layers.{layer}"));
@@ -181,6 +181,7 @@ pub(super) fn build(
         states: vec![State::KvFull { shape }; layers as usize],
         ropes: vec![rope],
         graph: g.finish(logits),
+        notes: vec![],
     })
 }
 
