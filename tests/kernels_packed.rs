@@ -167,7 +167,7 @@ fn odd_sizes_in_every_way() {
         for (format, lengths) in formats {
             for (i, k) in lengths.into_iter().enumerate() {
                 for (j, n) in [1, 5, 33, 65].into_iter().enumerate() {
-                    let t = [1, 2, 3, 7][(i + j) % 4];
+                    let t = [1u32, 2, 3, 7][(i + j) % 4];
                     let gap = [0, 4, 3][(i + j) % 3];
                     let args = linear::Args {
                         out_stride: n + 2,

@@ -131,7 +131,7 @@ fn states_past_the_binding_limit_are_cut_between_slots() {
 #[test]
 fn a_hybrid_that_contradicts_itself_is_an_error() {
     type Edit = fn(&mut Op);
-    let edits: [(&str, Edit); 9] = [
+    let edits: [(&str, Edit); 11] = [
         ("groups", |op| {
             if let Op::Ssd { ssd, .. } = op {
                 ssd.shape.groups = 3
@@ -170,6 +170,16 @@ fn a_hybrid_that_contradicts_itself_is_an_error() {
         ("kept groups", |op| {
             if let Op::Route { router, .. } = op {
                 router.groups = Some(Groups { count: 4, keep: 5 });
+            }
+        }),
+        ("expert scale", |op| {
+            if let Op::Route { router, .. } = op {
+                router.expert_scale = Some(plimsoll_models::graph::VectorId(0));
+            }
+        }),
+        ("expert bias", |op| {
+            if let Op::Experts { bias, .. } = op {
+                *bias = Some(plimsoll_models::graph::VectorId(0));
             }
         }),
         ("state", |op| {

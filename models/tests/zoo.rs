@@ -130,6 +130,7 @@ fn absurd_numbers_are_named_fields() {
         ("head_dim", json!([])),
         ("rope_theta", json!(0.0)),
         ("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0})),
+        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})),
         (
             "rope_scaling",
             json!({"rope_type": "llama3", "factor": 0.0, "low_freq_factor": 1.0,
@@ -142,7 +143,8 @@ fn absurd_numbers_are_named_fields() {
         assert!(matches!(error, ModelError::Field { .. }), "{key} = {value}: {error}");
     }
     for (key, value) in [
-        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})),
+        ("rope_scaling", json!({"rope_type": "dynamic", "factor": 4.0})),
+        ("rope_scaling", json!({"rope_type": "proportional"})),
         ("partial_rotary_factor", json!(0.5)),
         ("mlp_bias", json!(true)),
     ] {

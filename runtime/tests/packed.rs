@@ -134,11 +134,11 @@ fn factors_serve_a_row_an_expert_or_everything_in_each_form() {
     ] {
         let mut tensors = vec![stored("factors", "F16", &[experts, 1], halves(&stored_factors[..experts]))];
         let mut pieces = vec![];
-        for e in 0..experts {
+        for (e, &own_factor) in stored_factors[..experts].iter().enumerate() {
             let (codes, scales) = planes(e);
             tensors.push(stored(&format!("w{e}"), "U8", &[rows, cols / 2], codes));
             tensors.push(stored(&format!("s{e}"), "F8_E4M3", &[rows, cols / 16], scales));
-            tensors.push(stored(&format!("f{e}"), "F32", &[], f32s(&[stored_factors[e]])));
+            tensors.push(stored(&format!("f{e}"), "F32", &[], f32s(&[own_factor])));
             let piece = piece(&[&format!("w{e}"), &format!("s{e}")], 0, rows as u32);
             let own = format!("f{e}");
             let (tensor, index) = if e == 1 { ("factors", 1) } else { (own.as_str(), 0) };
@@ -218,7 +218,7 @@ fn planes_and_factors_that_do_not_fit_are_refused_by_name() {
         ),
         (|_, t| t[0].2 = vec![16, 10], &["tensor w", "rows of 16 bytes", "[16, 10]"]),
         (|m, _| m.matrices[0].source.pieces[1].first_row = 7, &["tensor w", "at least 11 rows"]),
-        (|m, _| drop(m.matrices[0].source.pieces[0].planes.pop()), &["planes of tensor w", "1 tensors"]),
+        (|m, _| drop(m.matrices[0].source.pieces[0].planes.pop()), &["tensor w", "nvfp4_scaled", "u8"]),
         (|_, t| t[2] = stored("f", "U8", &[1], vec![2]), &["tensor f", "f32, f16 or bf16", "u8"]),
         (
             |m, _| m.matrices[0].source.pieces[0].scale.as_mut().unwrap().index = Some(1),
@@ -286,4 +286,33 @@ fn scales_that_are_not_finite_are_refused_by_tensor_and_row() {
     let plan = plan(device.profile(), &model, 4, STAGING, Role::Matrices);
     let error = load(&device, &model, &checkpoint(&tensors), plan).unwrap_err().to_string();
     assert!(error.contains("tensor w, row 8:"), "{error}");
+}
+
+#[test]
+fn rows_longer_than_what_is_joined_at_a_time_are_joined_all_the_same() {
+    let device = device();
+    let (rows, cols) = (12, 20_000);
+    let codes = numbers(rows * cols, 4);
+    let factors: Vec<f32> = (0..rows).map(|r| 0.5 * (r + 1) as f32).collect();
+    let model = one(matrix(
+        Format::Fp8,
+        cols as u32,
+        1,
+        vec![scaled(piece(&["w"], 0, rows as u32), "f", None, ScaleForm::Times)],
+    ));
+    let tensors = |codes: Vec<u8>| {
+        checkpoint(&[
+            stored("w", "F8_E4M3", &[rows, cols], codes),
+            stored("f", "F32", &[rows], f32s(&factors)),
+        ])
+    };
+    // Everything in one task.
+    let plan = plan(device.profile(), &model, u32::MAX, 1 << 20, Role::Arena);
+    let got = decoded(&device, &model, &tensors(codes.clone()), &plan, 0);
+    let expected = codes.iter().enumerate().map(|(i, &code)| e4m3(code) * factors[i / cols]);
+    assert_close(&got, &expected.collect::<Vec<_>>());
+    let mut spoilt = codes;
+    spoilt[9 * cols + 17] = 0xFF;
+    let error = load(&device, &model, &tensors(spoilt), plan).unwrap_err().to_string();
+    assert!(error.contains("tensor w, row 9:"), "{error}");
 }

@@ -106,7 +106,7 @@ fn pieces_that_do_not_fit_their_tensors_are_refused_by_name() {
         ]
     };
     type Change = fn(&mut Model, &mut Vec<Stored>);
-    let cases: [(Change, &[&str]); 11] = [
+    let cases: [(Change, &[&str]); 12] = [
         (|_, t| drop(t.remove(1)), &["tensor e1 is missing"]),
         (|_, t| t[1] = stored("e1", "BF16", &[6, 10], bf16s(&values(60, 1))), &["tensor e1", "f32", "bf16"]),
         (|_, t| t[1].2 = vec![10, 6], &["tensor e1", "[6, 10]", "[10, 6]"]),
@@ -123,6 +123,10 @@ fn pieces_that_do_not_fit_their_tensors_are_refused_by_name() {
         (|m, _| m.matrices[0].source.pieces[1].first_row = 1, &["tensor e1", "[7, 10]", "[6, 10]"]),
         (|m, _| m.matrices[0].source.pieces[1].first_row = u32::MAX, &["tensor e1", "[6, 10]"]),
         (|m, _| drop(m.matrices[0].source.pieces.pop()), &["tensor e0", "expected 12, got 6"]),
+        (
+            |m, _| m.matrices[0].source.pieces[1].transposed = true,
+            &["order of tensor e1", "inputs by outputs"],
+        ),
         (|m, _| m.matrices[0].experts = 5, &["experts of tensor e0", "got 5"]),
         (|_, t| t[2].2 = vec![3, 2, 1], &[]),
     ];

@@ -77,12 +77,10 @@ impl Hybrid {
         let h = g.rms_norm("norm", x, vector(hidden), false, 1e-5);
         let logits = g.linear("gate", h, &[matrix(1, self.experts, hidden)], self.experts);
         let router = Router {
-            top: self.top,
-            scoring: Scoring::Sigmoid,
             bias: Some(vector(self.experts)),
             groups: self.groups,
-            normalise: true,
             scale: 2.5,
+            ..Router::plain(self.top, Scoring::Sigmoid)
         };
         let routing = g.route(logits, router);
         let up = g.experts("up", h, routing, matrix(self.experts, self.width, hidden), self.width);

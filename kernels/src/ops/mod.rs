@@ -4,6 +4,7 @@ pub mod activate;
 pub mod add;
 pub mod attention;
 pub mod attention_merge;
+pub mod clamped_gate;
 pub mod combine;
 pub mod conv;
 pub mod delta;
@@ -76,6 +77,8 @@ kernels! {
     AttentionMerge(attention_merge),
     /// Gated activation.
     Gate(gate),
+    /// Clamped gated activation.
+    ClampedGate(clamped_gate),
     /// Residual sum.
     Add(add),
     /// Rows whose logits are wanted.
@@ -90,6 +93,16 @@ kernels! {
     Ssd(ssd),
     /// Norm with a gate.
     GatedNorm(gated_norm),
+    /// The experts of each token and their weights.
+    Route(route),
+    /// Choices sorted by expert.
+    ExpertSort(expert_sort),
+    /// Products with a stack of experts.
+    Experts(experts),
+    /// The experts' answers, summed.
+    Combine(combine),
+    /// Activation in place.
+    Activate(activate),
 }
 
 /// The entries of a tile table: first token, tokens, slot, position of the first.

@@ -46,6 +46,7 @@ mod nemotron_h;
 mod packed;
 mod quantization;
 mod qwen3;
+pub mod ropes;
 pub mod weights;
 
 pub use gemma3::Gemma3;

@@ -62,7 +62,7 @@ impl Found {
                 index,
                 form: *form,
             });
-            Piece { planes: self.planes.clone(), scale, first_row, rows }
+            Piece { planes: self.planes.clone(), scale, first_row, rows, transposed: false }
         };
         match self.scale.as_ref().map(|(_, _, spread)| *spread) {
             Some(Spread::Expert) => {

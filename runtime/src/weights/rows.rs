@@ -107,6 +107,11 @@ pub(super) fn find<'a>(
 ) -> Result<Rows<'a>, ModelError> {
     let Matrix { format, cols, .. } = *matrix;
     let name = matrix.source.name();
+    if piece.transposed {
+        // Its bytes add up to the same rows: read as they stand they would be other weights, and nobody would know.
+        let tensor = piece.planes.first().map_or(name, String::as_str);
+        return Err(field(tensor, "order", "outputs by inputs", "inputs by outputs"));
+    }
     let planes = format.planes(cols.into()).filter(|planes| planes.len() == piece.planes.len());
     let mut cut = |name: &'a str, per_row: u64| {
         let info = checkpoint.require(name)?;

@@ -74,7 +74,7 @@ pub fn values(count: usize, seed: usize) -> Vec<f32> {
 }
 
 pub fn piece(planes: &[&str], first_row: u32, rows: u32) -> Piece {
-    Piece { planes: planes.iter().map(|&p| p.to_owned()).collect(), scale: None, first_row, rows }
+    Piece::rows(planes.iter().map(|&p| p.to_owned()).collect(), first_row, rows)
 }
 
 pub fn scaled(piece: Piece, tensor: &str, index: Option<u32>, form: ScaleForm) -> Piece {

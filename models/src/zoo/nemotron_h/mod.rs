@@ -276,12 +276,11 @@ impl Builder<'_> {
             self.w.vector(&name("gate.e_score_correction_bias", "exp_probs_b.bias"), moe.experts)?;
         let logits = self.g.linear("router", h, &[gate], moe.experts);
         let router = Router {
-            top: moe.top,
-            scoring: Scoring::Sigmoid,
             bias: Some(correction),
             groups: moe.groups,
             normalise: moe.normalise,
             scale: moe.scale,
+            ..Router::plain(moe.top, Scoring::Sigmoid)
         };
         let routing = self.g.route(logits, router);
 
