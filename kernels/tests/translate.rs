@@ -7,7 +7,8 @@
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ResourceBinding, StorageAccess, TypeInner, back};
 use plimsoll_kernels::ops::{
-    activate, add, clamped_gate, combine, embed, expert_sort, experts, gate, linear, route, select_rows, softcap,
+    activate, add, clamped_gate, combine, embed, expert_sort, experts, gate, linear, route, select_rows,
+    softcap,
 };
 use plimsoll_kernels::{Access, Call, Format, Kernel, Limits, Profile, Unit};
 use std::collections::{BTreeSet, HashSet};
