@@ -6,12 +6,18 @@ CARGO ?= cargo
 # Mesa asks for it, and says so on stderr where it is missing.
 export XDG_RUNTIME_DIR ?= /tmp
 SMOLLM2 = .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
-PROMPT ?= Once upon a time, in a small village by the sea,
 
-.PHONY: demo test lint units fuzz cross bench models setup-run setup-test
+.PHONY: demo demo-smollm2 test lint units fuzz cross bench models setup-demo setup-run setup-test
+
+## Asks the bundled model PROMPT: shows the admitted plan, then the answer. Fetches no model.
+demo: PROMPT ?= How do I reef a sail?
+demo: setup-demo
+	$(CARGO) build --quiet --bin plimsoll
+	$(CARGO) run --quiet --bin plimsoll -- run -v --chat --context 1024 -n 96 --prompt "$(PROMPT)"
 
 ## Runs SmolLM2-135M-Instruct: shows the admitted plan, then a continuation of PROMPT.
-demo: setup-run
+demo-smollm2: PROMPT ?= Once upon a time, in a small village by the sea,
+demo-smollm2: setup-run
 	scripts/models.sh smollm2
 	$(CARGO) build --quiet --bin plimsoll
 	$(CARGO) run --quiet --bin plimsoll -- run $(SMOLLM2) -v --context 1024 --chunk 128 -n 40 --prompt "$(PROMPT)"
@@ -46,6 +52,9 @@ bench: setup-run models
 models:
 	scripts/setup.sh python
 	scripts/models.sh smollm2 gemma3
+
+setup-demo:
+	scripts/setup.sh linker vulkan
 
 setup-run:
 	scripts/setup.sh linker vulkan python

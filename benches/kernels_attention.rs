@@ -168,6 +168,8 @@ fn rows(bench: &Bench, c: &mut Criterion) {
                 place: built.args(0).place,
                 q_norm: norm,
                 k_norm: norm,
+                v_norm: None,
+                keys: rope_kv::Keys::Own,
                 rope: Some(rope_kv::Rope { table, pairs, interleaved: false }),
                 rotate_queries: true,
                 positions: built.layout.positions,

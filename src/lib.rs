@@ -24,7 +24,7 @@
 //! # }
 //! ```
 //!
-//! The crates below can be used by themselves, and are here under short names: [`kernels`], [`models`],
+//! [`demo`] is a model that is built in. The crates below can be used by themselves, and are here under short names: [`kernels`], [`models`],
 //! [`estimator`], [`runtime`].
 
 pub use plimsoll_estimator as estimator;
@@ -41,9 +41,11 @@ pub use plimsoll_runtime::{
     Runtime, SamplerOptions,
 };
 
+mod demo;
 mod error;
 mod open;
 
+pub use demo::{DEMO, demo, demo_checkpoint};
 pub use error::Error;
 pub use open::{Opened, budget, open, open_with};
 

@@ -43,9 +43,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Opened, Error> {
 /// # Errors
 /// As [`open`].
 pub fn open_with(path: impl AsRef<Path>, registry: &Registry) -> Result<Opened, Error> {
-    let checkpoint = Checkpoint::open(path.as_ref())?;
-    let model = registry.build(&checkpoint)?;
-    Ok(Opened { checkpoint, model, tokenizer: OnceLock::new() })
+    Opened::new(Checkpoint::open(path.as_ref())?, registry)
 }
 
 /// What a plan is held against: the machine's reading under the operator's ceiling, given with the name of its
@@ -60,6 +58,15 @@ pub fn budget(requested: Option<(u64, &str)>, reading: &MemoryReading) -> Option
 }
 
 impl Opened {
+    /// A checkpoint that has been read by other ways than a path.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn new(checkpoint: Checkpoint, registry: &Registry) -> Result<Self, Error> {
+        let model = registry.build(&checkpoint)?;
+        Ok(Self { checkpoint, model, tokenizer: OnceLock::new() })
+    }
+
     /// The default geometry: context 8,192 or the model's maximum, one slot, chunks of 512, f16 KV.
     pub fn geometry(&self) -> Geometry {
         Geometry::default_for(self.model.context_max)

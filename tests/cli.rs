@@ -14,17 +14,16 @@ use support::{Tensors, data, distance};
 
 #[test]
 fn usage_is_2_and_names_the_setting() {
-    for args in [&["estimate"][..], &["run", "-p", "x"], &["bench"], &["inspect"]] {
-        let output = run(args);
-        assert_eq!(code(&output), 2, "{args:?}");
-        assert!(stderr(&output).contains("no model is bundled"), "{}", stderr(&output));
-    }
     let model = golden();
     let cases = [
         (vec!["estimate", &model, "--memory", "48 bananas"], "--memory"),
         (vec!["estimate", &model, "--max-binding", "1e9"], "--max-binding"),
         (vec!["estimate", &model, "--context", "0"], "--context"),
         (vec!["estimate", &model, "--kv", "q9"], "--kv"),
+        (vec!["estimate", &model, "--draft-depth", "65"], "--draft-depth"),
+        (vec!["bench", &model, "--lengths", "1,0"], "--lengths"),
+        (vec!["bench", &model, "--lengths", "5", "-p", "5"], "--lengths"),
+        (vec!["perplexity", &model], "--file"),
         (vec!["estimate", "hf:owner/name"], "hf:"),
         (vec!["logits", &model, "--out", "x"], "--ids"),
         (vec!["fly"], "fly"),
@@ -122,6 +121,8 @@ fn an_estimate_for_people_has_flags_to_copy() {
     assert!(limited.contains("refused (") && !limited.contains("largest buffer"), "{limited}");
     let (_, said) = shown(&["--context", "100000"]);
     assert!(said.contains("context 100000 is beyond the 8192"), "{said}");
+    let (drafted, _) = shown(&["--draft-depth", "3", "--memory", "300MB"]);
+    assert!(drafted.contains("KV f16, draft depth 3, on") && drafted.contains("drafts"), "{drafted}");
 }
 
 #[test]
@@ -459,6 +460,15 @@ fn perplexity_is_what_the_logits_say() {
     assert!((got["mean_nll"].as_f64().unwrap() - mean(&expected)).abs() < 1e-4);
     let ended = good(&["perplexity", &model, "--file", &file, "--documents", "====", "--score-eos"]);
     assert_eq!(ended["scored_tokens"], 4 + 8 + 2);
+    // A file of documents with the line that is usual between them.
+    std::fs::write(folder.join("usual.txt"), "one\n=====\nand two\n").unwrap();
+    let file = folder.join("usual.txt").display().to_string();
+    let usual = good(&["perplexity", &model, "--documents", &file, "--kv", "f32"]);
+    assert_eq!(usual["rule"], json!({"documents": "=====", "score_eos": true}));
+    assert_eq!((&usual["scored_tokens"], &usual["parts"]), (&json!(14), &json!(2)));
+    let separated =
+        ["perplexity", &model, "--file", &file, "--documents", "=====", "--score-eos", "--kv", "f32"];
+    assert_eq!(usual["mean_nll"], good(&separated)["mean_nll"]);
     let short = run(&["perplexity", &model, "--file", &file]);
     assert_eq!(code(&short), 5, "shorter than one window: {}", stderr(&short));
 }

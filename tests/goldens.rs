@@ -62,7 +62,7 @@ fn run(family: &str, file: &str) {
         let mut loaded = Loaded::new(&checkpoint, &model, &options, &one_shot);
         for &length in &lengths {
             let (ids, expected) = golden.prompt(length);
-            for chunk in [length, 64, 3, 1] {
+            for chunk in [length, 64, 7, 3, 1] {
                 if chunk > length {
                     continue;
                 }
@@ -75,7 +75,9 @@ fn run(family: &str, file: &str) {
             }
         }
         batched(&golden, family, variant, &mut loaded, &lengths);
-        decode(&golden, family, variant, &mut loaded);
+        for chunk in [64, 7, 3, 1] {
+            decode(&golden, family, variant, &mut loaded, chunk);
+        }
 
         // The same through a small plan: a window's ring wraps, and mat-vecs serve the chunks.
         if variant == "as it is" {
@@ -115,15 +117,16 @@ fn batched(golden: &Golden, family: &str, variant: &str, loaded: &mut Loaded, le
     check(&format!("{family}, {variant}, batched, the shorter"), &rows_short, &expected_short);
 }
 
-/// Greedy decoding token by token, beside a second sequence that decodes too: ids equal, logits close.
-fn decode(golden: &Golden, family: &str, variant: &str, loaded: &mut Loaded) {
+/// Greedy decoding token by token after a prompt in chunks, beside a second sequence that decodes too: ids equal,
+/// logits close.
+fn decode(golden: &Golden, family: &str, variant: &str, loaded: &mut Loaded, chunk: usize) {
     let prompt = golden.expected.ids("decode.prompt_ids");
     let ids = golden.expected.ids("decode.token_ids");
     let expected = golden.expected.rows("decode.logits");
-    let mut rows = vec![loaded.feed(0, 0, &prompt, prompt.len()).pop().unwrap()];
+    let mut rows = vec![loaded.feed(0, 0, &prompt, chunk).pop().unwrap()];
     loaded.feed(1, 0, &prompt[..5], 5);
     for (i, &id) in ids.iter().enumerate() {
-        assert_eq!(argmax(&rows[i]), id, "{family}, {variant}, decode step {i}");
+        assert_eq!(argmax(&rows[i]), id, "{family}, {variant}, chunks of {chunk}, decode step {i}");
         if i + 1 < ids.len() {
             let position = (prompt.len() + i) as u32;
             let step: &[(u32, u32, &[u32], Wanted)] = if i % 2 == 0 {
@@ -134,7 +137,7 @@ fn decode(golden: &Golden, family: &str, variant: &str, loaded: &mut Loaded) {
             rows.extend(loaded.step(step));
         }
     }
-    check(&format!("{family}, {variant}, decode"), &rows, &expected);
+    check(&format!("{family}, {variant}, chunks of {chunk}, decode"), &rows, &expected);
 }
 
 #[test]
@@ -160,6 +163,41 @@ fn gguf_llama() {
 #[test]
 fn gguf_qwen3() {
     run("gguf_qwen3", "model.gguf");
+}
+
+#[test]
+fn mamba2() {
+    run("mamba2", "");
+}
+
+#[test]
+fn nemotron_h() {
+    run("nemotron_h", "");
+}
+
+#[test]
+fn nemotron_h_latent() {
+    run("nemotron_h_latent", "");
+}
+
+#[test]
+fn mlx_nemotron_h_2bit() {
+    run("mlx_nemotron_h_2bit", "");
+}
+
+#[test]
+fn mlx_nemotron_h_nvfp4() {
+    run("mlx_nemotron_h_nvfp4", "");
+}
+
+#[test]
+fn modelopt_nemotron_h() {
+    run("modelopt_nemotron_h", "");
+}
+
+#[test]
+fn gguf_nemotron_h() {
+    run("gguf_nemotron_h", "model.gguf");
 }
 
 /// KV in fewer bits moves the logits by what the format rounds away, and no further: the largest distance to the

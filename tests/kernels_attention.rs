@@ -217,8 +217,8 @@ fn merges_of_odd_sizes() {
     for (shape, splits, tokens) in [(shape(3, 1, 5), 2, 3), (shape(7, 7, 40), 16, 1), (shape(2, 1, 64), 5, 9)]
     {
         let max_tokens = tokens + 2;
-        let args =
-            attention_merge::Args { shape, splits, out_stride: shape.heads * shape.head_dim + 1, max_tokens };
+        let out_stride = shape.heads * shape.head_dim + 1;
+        let args = attention_merge::Args { shape, splits, out_stride, max_tokens, sinks: None };
         let mut noise = Noise::new(splits.into());
         let mut scratch = noise.floats(attention::scratch_words(&shape, splits, max_tokens) as usize);
         for state in scratch.chunks_mut(shape.padded() as usize + 4) {
@@ -227,7 +227,7 @@ fn merges_of_odd_sizes() {
             state[shape.padded() as usize + 1] += 1.5;
         }
         let mut expected = vec![f32::from_bits(POISON); (tokens * args.out_stride) as usize];
-        attention_merge::twin(&args, tokens as usize, &scratch, &mut expected);
+        attention_merge::twin(&args, tokens as usize, &scratch, &[], &mut expected);
         let (step, step_shape) = {
             let layout = plimsoll_kernels::StepLayout::new(tokens, 1, 1, &[], &[], &[]).unwrap();
             steps::step_words(&layout, &[run(0, 0, tokens)], 1)

@@ -123,6 +123,8 @@ struct RopeCase {
     norms: Option<bool>,
     /// Rotated pairs, interleaved.
     rope: Option<(u32, bool)>,
+    v_norm: Option<f32>,
+    keys: rope_kv::Keys,
 }
 
 fn check_rope(device: &LoneKernel, profile: &Profile, case: &RopeCase) {
@@ -144,13 +146,15 @@ fn check_rope(device: &LoneKernel, profile: &Profile, case: &RopeCase) {
         let at = (layout.ropes[0].offset + i * 2) as usize;
         step[at..at + 2].copy_from_slice(&[angle.cos().to_bits(), angle.sin().to_bits()]);
     }
-    let stride = case.shape.qkv_width() + 5;
+    let stride = case.keys.width(&case.shape) + 5;
     let qkv: Vec<f32> = noise.floats((tokens * stride) as usize).iter().map(|v| v * 3.0).collect();
     let vectors = noise.floats(3 + 2 * case.shape.head_dim as usize);
     let norm = |weight| case.norms.map(|plus_one| rope_kv::HeadNorm { weight, plus_one, eps: 1e-6 });
     let per_segment = owned.div_ceil(case.segments);
     let mut got_qkv = qkv.clone();
-    for segment in 0..case.segments {
+    // Nobody writes shared keys again: one dispatch for the queries.
+    let dispatches = if case.keys == rope_kv::Keys::Shared { 1 } else { case.segments };
+    for segment in 0..dispatches {
         let first_page = segment * per_segment;
         let segment_pages = per_segment.min(owned - first_page);
         let args = rope_kv::Args {
@@ -159,6 +163,8 @@ fn check_rope(device: &LoneKernel, profile: &Profile, case: &RopeCase) {
             place: rope_kv::KvPlace { table, pages: case.pages, first_page, segment_pages },
             q_norm: norm(3),
             k_norm: norm(3 + case.shape.head_dim),
+            v_norm: case.v_norm,
+            keys: case.keys,
             rope: case.rope.map(|(pairs, interleaved)| rope_kv::Rope {
                 table: layout.ropes[0].offset,
                 pairs,
@@ -180,7 +186,11 @@ fn check_rope(device: &LoneKernel, profile: &Profile, case: &RopeCase) {
         rope_kv::twin(&args, &step, &vectors, &mut expected, &mut pages);
         got_qkv = floats(&written[0]);
         assert_close(&got_qkv, &expected, 2e-5, &what);
-        check_pages(&args, &step, case, &words(&written[1]), &pages, &what);
+        if case.keys == rope_kv::Keys::Shared {
+            assert!(words(&written[1]).iter().all(|w| *w == POISON), "{what}: pages are another's");
+        } else {
+            check_pages(&args, &step, case, &words(&written[1]), &pages, &what);
+        }
     }
 }
 
@@ -249,6 +259,8 @@ fn ropes_norms_and_pages() {
                     segments,
                     norms,
                     rope,
+                    v_norm: None,
+                    keys: rope_kv::Keys::Own,
                 };
                 check_rope(device, device.profile(), &case);
                 if segments == 2 {
@@ -265,9 +277,98 @@ fn ropes_norms_and_pages() {
             segments: 1,
             norms: Some(true),
             rope: Some((2, false)),
+            v_norm: None,
+            keys: rope_kv::Keys::Own,
         };
         check_rope(device, device.profile(), &odd);
         check_rope(device, device.profile(), &RopeCase { format: KvFormat::F32, ..odd });
+    }
+}
+
+#[test]
+fn values_normed_or_taken_from_keys_and_keys_of_others() {
+    use rope_kv::Keys;
+    let devices = devices();
+    for device in devices.iter() {
+        for (format, head_dim) in
+            [(KvFormat::F32, 5), (KvFormat::F16, 13), (KvFormat::F16, 64), (KvFormat::Q8_0, 96)]
+        {
+            for (keys, v_norm, segments) in [
+                (Keys::Own, Some(1e-6), 1),
+                (Keys::Values, None, 1),
+                (Keys::Values, Some(1e-2), 2),
+                (Keys::Shared, None, 2),
+            ] {
+                let case = RopeCase {
+                    shape: shape(6, 2, head_dim),
+                    format,
+                    runs: vec![run(1, 30, 5), run(0, 0, 1), run(2, 64, 1)],
+                    pages: 3,
+                    segments,
+                    norms: Some(false),
+                    rope: Some((head_dim / 2, false)),
+                    v_norm,
+                    keys,
+                };
+                check_rope(device, device.profile(), &case);
+                if segments == 2 {
+                    check_rope(device, &profiles(device)[1], &case);
+                }
+            }
+        }
+    }
+}
+
+/// Of keys (3, −3, 3, …) the norm is 1, whatever their own norm and rotation do to them.
+#[test]
+fn values_are_the_keys_as_they_came() {
+    let devices = devices();
+    let device = &devices[0];
+    let shape = shape(1, 1, 64);
+    let kv = KvLayout::new(KvFormat::F32, &shape).unwrap();
+    let layout = StepLayout::new(1, 1, 1, &[1], &[1], &[32]).unwrap();
+    let (mut step, step_shape) = step_words(&layout, &[run(0, 0, 1)], 1);
+    step[layout.tables[0].offset as usize] = 0;
+    for i in 0..32 {
+        // Each pair (a, b) becomes (−b, a).
+        let at = (layout.ropes[0].offset + 2 * i) as usize;
+        step[at..at + 2].copy_from_slice(&[0f32.to_bits(), 1f32.to_bits()]);
+    }
+    let keys: Vec<f32> = (0..64).map(|i| if i % 2 == 0 { 3.0 } else { -3.0 }).collect();
+    for (v_norm, expected) in [(Some(0.0), 1.0), (Some(7.0), 0.75), (None, 3.0)] {
+        let args = rope_kv::Args {
+            shape,
+            kv,
+            place: rope_kv::KvPlace {
+                table: layout.tables[0].offset,
+                pages: 1,
+                first_page: 0,
+                segment_pages: 1,
+            },
+            q_norm: None,
+            k_norm: Some(rope_kv::HeadNorm { weight: 0, plus_one: false, eps: 0.0 }),
+            v_norm,
+            keys: rope_kv::Keys::Values,
+            rope: Some(rope_kv::Rope { table: layout.ropes[0].offset, pairs: 32, interleaved: false }),
+            rotate_queries: true,
+            positions: layout.positions,
+            token_slots: layout.token_slots,
+            qkv_stride: 128,
+        };
+        let qkv = [vec![2.0; 64], keys.clone()].concat();
+        let call = rope_kv::plan(device.profile(), &args);
+        let operands = [Data::F32(qkv), Data::Poison(kv.page_words() as usize), Data::F32(vec![5.0; 64])];
+        let written = device.run(&call, &step, &operands, &step_shape, None).unwrap();
+        let (queries, page) = (floats(&written[0]), words(&written[1]));
+        assert_eq!(queries[64..], keys, "keys stay as they are where they stand");
+        for (i, (key, value)) in
+            kv.load(&page, 0, 0, false).iter().zip(kv.load(&page, 0, 0, true)).enumerate()
+        {
+            let sign = if i % 2 == 0 { 1.0 } else { -1.0 };
+            assert!((value - sign * expected).abs() < 1e-5, "value {i} is {value}, norm {v_norm:?}");
+            let turned = if i < 32 { -sign } else { sign };
+            assert!((key - turned * 5.0).abs() < 1e-4, "key {i} is {key}");
+        }
     }
 }
 
@@ -286,6 +387,8 @@ fn f16_pages_clamp_instead_of_overflowing() {
         place: rope_kv::KvPlace { table: layout.tables[0].offset, pages: 1, first_page: 0, segment_pages: 1 },
         q_norm: None,
         k_norm: None,
+        v_norm: None,
+        keys: rope_kv::Keys::Own,
         rope: None,
         rotate_queries: false,
         positions: layout.positions,

@@ -61,18 +61,8 @@ impl Architecture for Sandwich {
         g.scope("filling");
         let qkv = weights.matrix("filling.qkv", shape.qkv_width(), hidden)?;
         let qkv = g.linear("qkv", x, &[qkv], shape.qkv_width());
-        let attended = g.attention(
-            qkv,
-            Attention {
-                shape,
-                state: StateId(0),
-                q_norm: None,
-                k_norm: None,
-                rotation: None,
-                scale: 1.0 / (shape.head_dim as f32).sqrt(),
-                softcap: None,
-            },
-        );
+        let attended =
+            g.attention(qkv, Attention::plain(shape, StateId(0), 1.0 / (shape.head_dim as f32).sqrt()));
         let out = weights.matrix("filling.out", hidden, hidden)?;
         g.linear_add("out", attended, &[out], x);
         mlp(&mut g, &mut weights, "crust")?;
@@ -93,6 +83,7 @@ impl Architecture for Sandwich {
             states: vec![State::KvFull { shape }],
             ropes: vec![],
             graph: g.finish(logits),
+            notes: vec![],
         })
     }
 }

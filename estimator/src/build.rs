@@ -8,6 +8,7 @@ use crate::plan::{ALIGN, Buffer, ModelFacts, Plan, Ranges, Role, Segment, View};
 use crate::pool::Pool;
 use plimsoll_kernels::{Profile, StepLayout, step::PAGE};
 use plimsoll_models::Model;
+use plimsoll_models::graph::Op;
 use plimsoll_models::model::State;
 
 /// Version of the plan's structure.
@@ -58,9 +59,14 @@ impl Plan {
 
         let sizes = program_sizes(tokens, geometry.slots);
         let mut tiles: Vec<u32> = Vec::new();
-        for state in &model.states {
+        // The layers that share another's state may have query heads of their own.
+        let readers = model.graph.ops.iter().filter_map(|(_, op)| match op {
+            Op::Attention { attention, .. } => Some(Some(&attention.shape)),
+            _ => None,
+        });
+        for shape in model.states.iter().map(State::attention).chain(readers) {
             for &size in &sizes {
-                let tile = match state.attention() {
+                let tile = match shape {
                     Some(shape) => tile_tokens(shape, size),
                     // A recurrent layer takes all tokens of a sequence at once.
                     None => tokens,
@@ -238,16 +244,22 @@ fn ranges(
     tokens: u32,
     tables: &mut Tables,
 ) -> Result<Ranges, PlanError> {
-    let dearest = model
-        .states
-        .iter()
-        .filter_map(|s| s.attention())
-        .map(|s| u64::from(s.heads) * u64::from(s.head_dim))
-        .max();
-    let per_key = 4 * u64::from(tokens) * dearest.unwrap_or(0).max(1);
+    let readers = model.graph.ops.iter().filter_map(|(_, op)| match op {
+        Op::Attention { attention, .. } => Some(&attention.shape),
+        _ => None,
+    });
+    let shapes = model.states.iter().filter_map(State::attention).chain(readers);
+    let dearest = shapes.map(|s| u64::from(s.heads) * u64::from(s.head_dim)).max();
     let context = u64::from(geometry.context).next_multiple_of(PAGE.into());
     let page = u64::from(PAGE);
-    let length = (profile.work_budget / per_key / page * page).clamp(page, context) as u32;
+    let length = match dearest {
+        // Nobody looks back: one range, whatever the context.
+        None => context,
+        Some(width) => {
+            let per_key = 4 * u64::from(tokens) * width.max(1);
+            (profile.work_budget / per_key / page * page).clamp(page, context)
+        }
+    } as u32;
     let count = context.div_ceil(u64::from(length));
     let have = profile.limits.max_buffer_size.min(MAX_RANGES * ALIGN);
     if count * ALIGN > have {

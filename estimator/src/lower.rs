@@ -10,7 +10,9 @@ use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::groups::{Groups, pieces, stacks};
 use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, View, WeightGroup, When};
-use plimsoll_kernels::ops::{activate, add, embed, gate, linear, rms_norm, select_rows, softcap, top_k};
+use plimsoll_kernels::ops::{
+    activate, add, clamped_gate, embed, gate, linear, multiply, rms_norm, scale, select_rows, softcap, top_k,
+};
 use plimsoll_kernels::{AttentionShape, Call, Kernel, Profile, StepLayout, Unit};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
@@ -152,7 +154,14 @@ impl<'a> Lowering<'a> {
     fn lower(&mut self, label: &str, op: &Op) -> Result<(), PlanError> {
         let profile = self.shared.profile;
         let choices = |id: &TensorId| matches!(self.tensor_rows(*id), Rows::Choices(_));
-        let knows = matches!(op, Op::Activate { .. } | Op::Experts { .. } | Op::Combine { .. });
+        let knows = matches!(
+            op,
+            Op::Activate { .. }
+                | Op::Gate { .. }
+                | Op::ClampedGate { .. }
+                | Op::Experts { .. }
+                | Op::Combine { .. }
+        );
         if !knows && op.reads().iter().chain(&op.writes()).any(choices) {
             return Err(PlanError::graph(label, "this op takes no rows of choices"));
         }
@@ -198,8 +207,7 @@ impl<'a> Lowering<'a> {
                         None => None,
                         Some(id) => {
                             let group = self.group(label, stack)?;
-                            self.expect_vector(label, id, group.rows)?;
-                            Some(self.vector(label, id)?)
+                            self.vector_of(label, Some(id), group.rows)?
                         }
                     };
                     column += self.linear(label, *x, stack, bias, *out, column, *accumulate)?;
@@ -209,6 +217,30 @@ impl<'a> Lowering<'a> {
             Op::Attention { qkv, attention, out } => self.attention(label, *qkv, attention, *out)?,
             Op::Conv { x, conv, out } => self.conv(label, *x, conv, *out)?,
             Op::Ssd { xbc, dt, ssd, out } => self.ssd(label, *xbc, *dt, ssd, *out)?,
+            Op::Delta { qkv, ab, delta, out } => self.delta(label, *qkv, *ab, delta, *out)?,
+            Op::Multiply { x, by, multiply } => {
+                let columns = if multiply.broadcast { 1 } else { self.width(*x) };
+                self.expect_columns(label, *by, multiply.column, columns)?;
+                let args = multiply::Args {
+                    activation: multiply.activation,
+                    of_by: multiply.of_by,
+                    broadcast: multiply.broadcast,
+                    width: self.width(*x),
+                    x_stride: self.width(*x),
+                    by_column: multiply.column,
+                    by_stride: self.width(*by),
+                    unit: self.unit(*x),
+                };
+                let operands = vec![Operand::Tensor(*x), Operand::Tensor(*by)];
+                self.push(label, self.when(*x), multiply::plan(profile, &args), operands);
+            }
+            Op::Scale { x, factor, vector } => {
+                let vector = self.vector_of(label, *vector, 1)?;
+                let (width, unit) = (self.width(*x), self.unit(*x));
+                let args = scale::Args { factor: *factor, vector, width, stride: width, unit };
+                let operands = vec![Operand::Tensor(*x), Operand::View(self.shared.vectors)];
+                self.push(label, self.when(*x), scale::plan(profile, &args), operands);
+            }
             Op::GatedNorm { x, gate, norm } => self.gated_norm(label, *x, *gate, norm)?,
             Op::Activate { x, activation } => {
                 // Rows stand one after the other, so the choices of a token are one row.
@@ -221,12 +253,14 @@ impl<'a> Lowering<'a> {
                 self.push(label, self.when(*x), activate::plan(profile, &args), operands);
             }
             Op::Route { logits, router, out } => self.route(label, *logits, router, *out)?,
-            Op::Experts { x, routing, experts, out } => self.experts(label, *x, *routing, *experts, *out)?,
+            Op::Experts { x, routing, experts, bias, out } => {
+                self.experts(label, *x, *routing, *experts, *bias, *out)?;
+            }
             Op::Combine { x, routing, out, accumulate } => {
                 self.combine(label, *x, *routing, *out, *accumulate)?;
             }
             Op::Gate { x, activation, out } => {
-                self.expect_width(label, *x, 2 * self.width(*out))?;
+                self.expect_halves(label, *x, *out)?;
                 let args = gate::Args {
                     activation: *activation,
                     width: self.width(*out),
@@ -236,6 +270,23 @@ impl<'a> Lowering<'a> {
                 };
                 let operands = vec![Operand::Tensor(*x), Operand::Tensor(*out)];
                 self.push(label, self.when(*out), gate::plan(profile, &args), operands);
+            }
+            Op::ClampedGate { x, gate, out } => {
+                self.expect_halves(label, *x, *out)?;
+                if !(gate.limit.is_finite() && gate.limit > 0.0 && gate.alpha.is_finite()) {
+                    return Err(PlanError::graph(label, "a gate without a positive bound"));
+                }
+                let args = clamped_gate::Args {
+                    width: self.width(*out),
+                    x_stride: self.width(*x),
+                    out_stride: self.width(*out),
+                    interleaved: gate.interleaved,
+                    limit: gate.limit,
+                    alpha: gate.alpha,
+                    unit: self.unit(*out),
+                };
+                let operands = vec![Operand::Tensor(*x), Operand::Tensor(*out)];
+                self.push(label, self.when(*out), clamped_gate::plan(profile, &args), operands);
             }
             Op::Add { x, to } => {
                 self.expect_width(label, *x, self.width(*to))?;
@@ -357,6 +408,22 @@ impl<'a> Lowering<'a> {
     fn vector(&self, label: &str, id: VectorId) -> Result<u32, PlanError> {
         let offset = self.shared.vector_offsets.get(id.0 as usize).copied();
         offset.ok_or_else(|| PlanError::graph(label, "no such vector"))
+    }
+
+    /// The place of a vector of `len` values that an op may do without.
+    fn vector_of(&self, label: &str, id: Option<VectorId>, len: u32) -> Result<Option<u32>, PlanError> {
+        let Some(id) = id else { return Ok(None) };
+        self.expect_vector(label, id, len)?;
+        self.vector(label, id).map(Some)
+    }
+
+    /// That `x` has two values for each of `out`, and the same rows.
+    fn expect_halves(&self, label: &str, x: TensorId, out: TensorId) -> Result<(), PlanError> {
+        self.expect_width(label, x, self.width(out).saturating_mul(2))?;
+        if self.tensor_rows(x) != self.tensor_rows(out) {
+            return Err(PlanError::graph(label, "its input and its output have other rows"));
+        }
+        Ok(())
     }
 
     fn expect_vector(&self, label: &str, id: VectorId, len: u32) -> Result<(), PlanError> {

@@ -8,7 +8,7 @@ mod mutate;
 pub use mutate::Mutator;
 
 use plimsoll_models::checkpoint::{self, Checkpoint, gguf};
-use plimsoll_models::{ChatTemplate, Message, RenderOptions, Tokenizer};
+use plimsoll_models::{ChatTemplate, Message, Registry, RenderOptions, Tokenizer};
 
 /// A target's name and body.
 pub type Target = (&'static str, fn(&[u8]));
@@ -36,7 +36,7 @@ fn parts(data: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// A GGUF file: every value and every tensor that the header promises must be readable.
+/// A GGUF file: every value and every tensor that the header promises must be readable; the zoo builds it or says why not.
 pub fn gguf_header(data: &[u8]) {
     let Ok(checkpoint) = Checkpoint::from_gguf_bytes(data.to_vec(), "fuzz.gguf") else { return };
     let metadata = checkpoint.metadata().expect("a GGUF checkpoint has metadata");
@@ -59,6 +59,14 @@ pub fn gguf_header(data: &[u8]) {
     }
     tensors_are_there(&checkpoint, data.len());
     let _ = ChatTemplate::from_checkpoint(&checkpoint);
+    builds_or_says_why(&checkpoint);
+}
+
+/// A model that a family accepts can be counted.
+fn builds_or_says_why(checkpoint: &Checkpoint) {
+    if let Ok(model) = Registry::standard().build(checkpoint) {
+        assert!(model.parameters() > 0 && !model.graph.ops.is_empty(), "a model of nothing");
+    }
 }
 
 fn tensors_are_there(checkpoint: &Checkpoint, total: usize) {
@@ -86,7 +94,8 @@ pub fn safetensors_index(data: &[u8]) {
     }
 }
 
-/// A config.json: what parses must be an object, and every number in it finite or one of the three words.
+/// A config.json: what parses must be an object, and every number in it finite or one of the three words; the zoo builds
+/// it or says why not.
 pub fn config_json(data: &[u8]) {
     let Ok(checkpoint) = Checkpoint::from_config_bytes(data, "config.json") else { return };
     let config = checkpoint.config().expect("a configuration was read");
@@ -94,6 +103,7 @@ pub fn config_json(data: &[u8]) {
         let _ = checkpoint::number(value);
     }
     let _ = (Tokenizer::from_checkpoint(&checkpoint), ChatTemplate::from_checkpoint(&checkpoint));
+    builds_or_says_why(&checkpoint);
 }
 
 const TEXT: &str = "Hello  world! Café 12345 <s> <think>\n\n\t😊 北京";

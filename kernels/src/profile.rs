@@ -43,7 +43,27 @@ pub enum Reduce {
     Shared,
 }
 
-/// Kernel variants chosen for an adapter. They change speed only: never bytes, and results only by rounding.
+/// How the state space ([`ops::ssd`](crate::ops::ssd)) is computed in steps of more than a few tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ssd {
+    /// Token by token: one dispatch, no scratch.
+    Sequential,
+    /// Blocks of tokens in order: one dispatch, no scratch.
+    Streaming {
+        /// Tokens of a block.
+        block: u32,
+    },
+    /// Blocks side by side, five dispatches. Their scratch
+    /// ([`scratch_words`](crate::ops::ssd::scratch_words)) is part of the plan's workspace.
+    Kernels {
+        /// Tokens of a block.
+        block: u32,
+    },
+}
+
+/// Kernel variants chosen for an adapter. They change speed, and results only by rounding. Bytes follow one of them:
+/// with [`Ssd::Kernels`] the workspace holds what goes from kernel to kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuning {
     /// Sums over lanes.
@@ -58,6 +78,8 @@ pub struct Tuning {
     pub row_workgroup: u32,
     /// Invocations of an attention workgroup.
     pub attention_workgroup: u32,
+    /// Form of the state space.
+    pub ssd: Ssd,
 }
 
 /// Everything about an adapter that a plan depends on.
@@ -102,6 +124,7 @@ impl Profile {
                 row_workgroup: lanes,
                 // Four keys a lane: each query load is used four times.
                 attention_workgroup: 8,
+                ssd: Ssd::Sequential,
             }
         } else {
             Tuning {
@@ -111,6 +134,8 @@ impl Profile {
                 mat_mat_shared: true,
                 row_workgroup: 128,
                 attention_workgroup: 64,
+                // By its traffic; not measured on a GPU yet.
+                ssd: Ssd::Streaming { block: 16 },
             }
         };
         Self {

@@ -60,6 +60,36 @@ impl SsmShape {
     }
 }
 
+/// A gated delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeltaShape {
+    /// `Hv`, value heads; head `h` uses key head `h / (Hv/Hg)`.
+    pub heads: u32,
+    /// `Hg`, key heads.
+    pub key_heads: u32,
+    /// `Ek`.
+    pub key_dim: u32,
+    /// `Ev`.
+    pub value_dim: u32,
+}
+
+impl DeltaShape {
+    /// `Hv·Ev`.
+    pub fn inner(&self) -> u32 {
+        self.heads * self.value_dim
+    }
+
+    /// Columns of q, k and v side by side: `2·Hg·Ek + Hv·Ev`.
+    pub fn channels(&self) -> u32 {
+        2 * self.key_heads * self.key_dim + self.inner()
+    }
+
+    /// What a layer keeps, with a convolution of so many taps.
+    pub fn recurrent(&self, taps: u32) -> RecurrentShape {
+        RecurrentShape { values: self.inner() * self.key_dim, channels: self.channels(), taps }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +98,11 @@ mod tests {
     fn nemotron_3_nano_keeps_its_closed_form() {
         let shape = SsmShape { heads: 64, head_dim: 64, state: 128, groups: 8 };
         assert_eq!(23 * shape.recurrent(4).bytes(), 49_930_240);
+    }
+
+    #[test]
+    fn qwen3_5_27b_keeps_its_closed_form() {
+        let shape = DeltaShape { heads: 48, key_heads: 16, key_dim: 128, value_dim: 128 };
+        assert_eq!(48 * shape.recurrent(4).bytes(), 156_893_184);
     }
 }

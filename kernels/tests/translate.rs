@@ -6,7 +6,9 @@
 
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ResourceBinding, StorageAccess, TypeInner, back};
-use plimsoll_kernels::ops::{add, embed, gate, linear, select_rows, softcap};
+use plimsoll_kernels::ops::{
+    activate, add, clamped_gate, combine, embed, expert_sort, experts, gate, linear, route, select_rows, softcap,
+};
 use plimsoll_kernels::{Access, Call, Format, Kernel, Limits, Profile, Unit};
 use std::collections::{BTreeSet, HashSet};
 use std::process::{Command, Stdio};
@@ -128,6 +130,18 @@ fn calls(profile: &Profile) -> Vec<Call> {
             profile,
             &gate::Args { activation: gate::Activation::Silu, width: 8, x_stride: 16, out_stride: 8, unit },
         ),
+        clamped_gate::plan(
+            profile,
+            &clamped_gate::Args {
+                width: 8,
+                x_stride: 16,
+                out_stride: 8,
+                interleaved: true,
+                limit: 7.0,
+                alpha: 1.702,
+                unit: Unit::Choices(4),
+            },
+        ),
         embed::plan(
             profile,
             &embed::Args {
@@ -155,6 +169,60 @@ fn calls(profile: &Profile) -> Vec<Call> {
             max_rows,
         };
         calls.push(linear::plan(profile, &args));
+    }
+    calls.extend(mixture(profile));
+    calls
+}
+
+/// The calls of a mixture of experts.
+fn mixture(profile: &Profile) -> Vec<Call> {
+    let (experts, top, routing_stride, max_tokens) = (16, 2, 4, 64);
+    let tile = experts::tile(profile, experts, top, max_tokens);
+    let router = route::Args {
+        experts,
+        top,
+        scoring: route::Scoring::Softmax,
+        bias: None,
+        groups: None,
+        normalise: true,
+        scale: 1.0,
+        expert_scale: None,
+        logit_scale: 1.0,
+        logits_stride: 16,
+        routing_stride,
+    };
+    let activation = gate::Activation::ReluSquared;
+    let mut calls =
+        expert_sort::plan(profile, &expert_sort::Args { experts, top, tile, routing_stride, max_tokens });
+    calls.push(route::plan(profile, &router));
+    calls.push(activate::plan(
+        profile,
+        &activate::Args { activation, width: 8, stride: 8, unit: Unit::Choices(2) },
+    ));
+    calls.push(combine::plan(
+        profile,
+        &combine::Args { width: 8, top, x_stride: 8, routing_stride, out_stride: 8, accumulate: true },
+    ));
+    for tile in [None, Some(2), Some(tile)] {
+        let args = experts::Args {
+            format: Format::Q8_0,
+            experts,
+            first_expert: 0,
+            shard_experts: experts,
+            n: 64,
+            k: 64,
+            first_row: 0,
+            rows: 64,
+            x_stride: 64,
+            x_choices: false,
+            out_stride: 64,
+            top,
+            routing_stride,
+            bias: None,
+            tile,
+            max_tokens,
+        };
+        calls.push(experts::plan(profile, &args));
     }
     calls
 }

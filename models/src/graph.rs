@@ -4,9 +4,13 @@
 //! A step runs over `T` tokens of any mix of sequences. A tensor has a width and as many rows as the step has
 //! tokens, or as it wants logits for.
 
+mod builder;
+
+pub use builder::GraphBuilder;
 pub use plimsoll_kernels::ops::gate::Activation;
+pub use plimsoll_kernels::ops::rope_kv::Keys;
 pub use plimsoll_kernels::ops::route::{Groups, Scoring};
-use plimsoll_kernels::{AttentionShape, SsmShape};
+use plimsoll_kernels::{AttentionShape, DeltaShape, SsmShape};
 use serde::{Deserialize, Serialize};
 
 /// A matrix of the model's weight table.
@@ -89,6 +93,30 @@ pub struct Attention {
     pub scale: f32,
     /// `cap·tanh(score/cap)`.
     pub softcap: Option<f32>,
+    /// Norm of each value head, without a weight: its epsilon.
+    pub v_norm: Option<f32>,
+    /// Where keys and values come from.
+    pub keys: Keys,
+    /// A score for each query head, `[Hq]`, that stands beside the keys' and has no value.
+    pub sinks: Option<VectorId>,
+}
+
+impl Attention {
+    /// Attention without norms, rotation, cap or sinks, over keys and values of its own.
+    pub fn plain(shape: AttentionShape, state: StateId, scale: f32) -> Self {
+        Self {
+            shape,
+            state,
+            q_norm: None,
+            k_norm: None,
+            rotation: None,
+            scale,
+            softcap: None,
+            v_norm: None,
+            keys: Keys::Own,
+            sinks: None,
+        }
+    }
 }
 
 /// A causal convolution over the tokens of each sequence, channel by channel, and SiLU.
@@ -124,6 +152,38 @@ pub struct Ssd {
     pub state: StateId,
 }
 
+/// A gated delta rule: see the kernel `delta`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delta {
+    /// Sizes.
+    pub shape: DeltaShape,
+    /// First column of the decay's input `[Hv]`.
+    pub a_column: u32,
+    /// First column of β's input `[Hv]`.
+    pub b_column: u32,
+    /// `[Hv]`, negative.
+    pub a: VectorId,
+    /// `[Hv]`.
+    pub dt_bias: VectorId,
+    /// Added to the sum of squares of q and k before the root.
+    pub eps: f32,
+    /// Where `S` lives.
+    pub state: StateId,
+}
+
+/// A product with another tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Multiply {
+    /// First column of the other.
+    pub column: u32,
+    /// Activation.
+    pub activation: Option<Activation>,
+    /// The activation is of the other; else of `x`.
+    pub of_by: bool,
+    /// The other has one value a row.
+    pub broadcast: bool,
+}
+
 /// A norm with a gate, over groups of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GatedNorm {
@@ -154,6 +214,37 @@ pub struct Router {
     pub normalise: bool,
     /// Factor of the weights.
     pub scale: f32,
+    /// `[X]`: the weight of a chosen expert is multiplied by its own, after the normalisation.
+    pub expert_scale: Option<VectorId>,
+    /// Factor of the logits before they become scores.
+    pub logit_scale: f32,
+}
+
+impl Router {
+    /// The `top` best of all, normalised, without corrections or factors.
+    pub fn plain(top: u32, scoring: Scoring) -> Self {
+        Self {
+            top,
+            scoring,
+            bias: None,
+            groups: None,
+            normalise: true,
+            scale: 1.0,
+            expert_scale: None,
+            logit_scale: 1.0,
+        }
+    }
+}
+
+/// A gated activation with bounds: see the kernel `clamped_gate`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClampedGate {
+    /// Gates are at most this, ups within ± this; positive.
+    pub limit: f32,
+    /// Factor inside the sigmoid.
+    pub alpha: f32,
+    /// Gates stand at even columns and ups at odd ones; else in the first and in the second half.
+    pub interleaved: bool,
 }
 
 /// One operation.
@@ -197,7 +288,8 @@ pub enum Op {
         /// `out += …`.
         accumulate: bool,
     },
-    /// Attention of stacked q, k, v `[T, (Hq + 2·Hk)·E]`; queries are rotated in place.
+    /// Attention of stacked q, k, v `[T, (Hq + 2·Hk)·E]`, or of fewer columns: see [`Keys`]. Queries are rotated in
+    /// place.
     Attention {
         /// Stacked queries, keys and values.
         qkv: TensorId,
@@ -212,6 +304,15 @@ pub enum Op {
         x: TensorId,
         /// Activation.
         activation: Activation,
+        /// `[_, F]`.
+        out: TensorId,
+    },
+    /// `out = (up + 1)·gate·sigmoid(alpha·gate)` of bounded gates and ups.
+    ClampedGate {
+        /// `[_, 2F]`.
+        x: TensorId,
+        /// What it does.
+        gate: ClampedGate,
         /// `[_, F]`.
         out: TensorId,
     },
@@ -234,6 +335,35 @@ pub enum Op {
         ssd: Ssd,
         /// `[T, H·P]`.
         out: TensorId,
+    },
+    /// Gated delta rule; keeps the state of each sequence.
+    Delta {
+        /// q, k and v side by side `[T, 2·Hg·Ek + Hv·Ev]`.
+        qkv: TensorId,
+        /// Inputs of decay and β.
+        ab: TensorId,
+        /// What it does.
+        delta: Delta,
+        /// `[T, Hv·Ev]`.
+        out: TensorId,
+    },
+    /// `x = x·act(by)` or `x = act(x)·by`.
+    Multiply {
+        /// In place.
+        x: TensorId,
+        /// The other.
+        by: TensorId,
+        /// What it does.
+        multiply: Multiply,
+    },
+    /// `x = factor·x`, times the one value of a vector.
+    Scale {
+        /// In place.
+        x: TensorId,
+        /// Factor.
+        factor: f32,
+        /// `[1]`.
+        vector: Option<VectorId>,
     },
     /// Gated norm, in place.
     GatedNorm {
@@ -268,6 +398,8 @@ pub enum Op {
         routing: TensorId,
         /// The stack.
         experts: MatrixId,
+        /// `[X·N]`, a bias for each row of the stack.
+        bias: Option<VectorId>,
         /// `[T·Top, N]` as [`Rows::Choices`].
         out: TensorId,
     },
@@ -326,11 +458,15 @@ impl Op {
             }
             Op::Attention { qkv, .. } => vec![*qkv],
             Op::Gate { x, .. }
+            | Op::ClampedGate { x, .. }
             | Op::SelectRows { x, .. }
             | Op::Softcap { x, .. }
             | Op::Conv { x, .. }
+            | Op::Scale { x, .. }
             | Op::Activate { x, .. } => vec![*x],
             Op::Ssd { xbc, dt, .. } => vec![*xbc, *dt],
+            Op::Delta { qkv, ab, .. } => vec![*qkv, *ab],
+            Op::Multiply { x, by, .. } => vec![*x, *by],
             Op::GatedNorm { x, gate, .. } => vec![*x, *gate],
             Op::Route { logits, .. } => vec![*logits],
             Op::Experts { x, routing, .. } => vec![*x, *routing],
@@ -345,13 +481,18 @@ impl Op {
             | Op::RmsNorm { out, .. }
             | Op::Linear { out, .. }
             | Op::Gate { out, .. }
+            | Op::ClampedGate { out, .. }
             | Op::SelectRows { out, .. }
             | Op::Conv { out, .. }
             | Op::Ssd { out, .. }
+            | Op::Delta { out, .. }
             | Op::Route { out, .. }
             | Op::Experts { out, .. }
             | Op::Combine { out, .. } => vec![*out],
-            Op::GatedNorm { x, .. } | Op::Activate { x, .. } => vec![*x],
+            Op::GatedNorm { x, .. }
+            | Op::Activate { x, .. }
+            | Op::Multiply { x, .. }
+            | Op::Scale { x, .. } => vec![*x],
             Op::Attention { qkv, out, .. } => vec![*qkv, *out],
             Op::Add { to, .. } => vec![*to],
             Op::Softcap { x, .. } => vec![*x],
@@ -368,190 +509,4 @@ pub struct Graph {
     pub ops: Vec<(String, Op)>,
     /// `[R, V]`.
     pub logits: TensorId,
-}
-
-/// Builds a [`Graph`]. Labels take the current scope: `layers.3.mlp.gate_up`.
-#[derive(Debug, Default)]
-pub struct GraphBuilder {
-    tensors: Vec<Tensor>,
-    ops: Vec<(String, Op)>,
-    scope: String,
-}
-
-impl GraphBuilder {
-    /// An empty graph.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Names the part of the model that follows.
-    pub fn scope(&mut self, name: impl Into<String>) {
-        self.scope = name.into();
-    }
-
-    /// A new activation.
-    pub fn tensor(&mut self, name: &str, width: u32, rows: Rows) -> TensorId {
-        let id = TensorId(self.tensors.len() as u32);
-        self.tensors.push(Tensor { name: self.label(name), width, rows });
-        id
-    }
-
-    /// Appends an op.
-    pub fn push(&mut self, name: &str, op: Op) {
-        let label = self.label(name);
-        self.ops.push((label, op));
-    }
-
-    /// The width of an activation.
-    pub fn width(&self, id: TensorId) -> u32 {
-        self.tensors.get(id.0 as usize).map_or(0, |t| t.width)
-    }
-
-    fn rows(&self, id: TensorId) -> Rows {
-        self.tensors.get(id.0 as usize).map_or(Rows::Tokens, |t| t.rows)
-    }
-
-    fn label(&self, name: &str) -> String {
-        if self.scope.is_empty() { name.to_owned() } else { format!("{}.{name}", self.scope) }
-    }
-
-    /// `scale · table[ids]`, `[T, width]`.
-    pub fn embed(&mut self, table: MatrixId, width: u32, scale: f32) -> TensorId {
-        let out = self.tensor("embed", width, Rows::Tokens);
-        self.push("embed", Op::Embed { table, scale, out });
-        out
-    }
-
-    /// A norm into a new tensor.
-    pub fn rms_norm(
-        &mut self,
-        name: &str,
-        x: TensorId,
-        weight: VectorId,
-        plus_one: bool,
-        eps: f32,
-    ) -> TensorId {
-        let (width, rows) = (self.width(x), self.rows(x));
-        let out = self.tensor(name, width, rows);
-        self.push(name, Op::RmsNorm { x, weight, plus_one, eps, out, accumulate: false });
-        out
-    }
-
-    /// `to += norm(x)`.
-    pub fn rms_norm_add(
-        &mut self,
-        name: &str,
-        x: TensorId,
-        weight: VectorId,
-        plus_one: bool,
-        eps: f32,
-        to: TensorId,
-    ) {
-        self.push(name, Op::RmsNorm { x, weight, plus_one, eps, out: to, accumulate: true });
-    }
-
-    /// `x·Wᵀ` into a new tensor of `width` columns.
-    pub fn linear(&mut self, name: &str, x: TensorId, parts: &[MatrixId], width: u32) -> TensorId {
-        let rows = self.rows(x);
-        let out = self.tensor(name, width, rows);
-        self.push(name, Op::Linear { x, parts: parts.to_vec(), bias: vec![], out, accumulate: false });
-        out
-    }
-
-    /// `to += x·Wᵀ`.
-    pub fn linear_add(&mut self, name: &str, x: TensorId, parts: &[MatrixId], to: TensorId) {
-        self.push(name, Op::Linear { x, parts: parts.to_vec(), bias: vec![], out: to, accumulate: true });
-    }
-
-    /// Attention into a new tensor.
-    pub fn attention(&mut self, qkv: TensorId, attention: Attention) -> TensorId {
-        let out = self.tensor("attention", attention.shape.heads * attention.shape.head_dim, Rows::Tokens);
-        self.push("attention", Op::Attention { qkv, attention, out });
-        out
-    }
-
-    /// A gated activation into a new tensor of half the width.
-    pub fn gate(&mut self, x: TensorId, activation: Activation) -> TensorId {
-        let (width, rows) = (self.width(x) / 2, self.rows(x));
-        let out = self.tensor("gate", width, rows);
-        self.push("gate", Op::Gate { x, activation, out });
-        out
-    }
-
-    /// A convolution of `channels` columns into a new tensor.
-    pub fn conv(&mut self, x: TensorId, channels: u32, conv: Conv) -> TensorId {
-        let out = self.tensor("conv", channels, Rows::Tokens);
-        self.push("conv", Op::Conv { x, conv, out });
-        out
-    }
-
-    /// A selective state space into a new tensor.
-    pub fn ssd(&mut self, xbc: TensorId, dt: TensorId, ssd: Ssd) -> TensorId {
-        let out = self.tensor("ssd", ssd.shape.heads * ssd.shape.head_dim, Rows::Tokens);
-        self.push("ssd", Op::Ssd { xbc, dt, ssd, out });
-        out
-    }
-
-    /// A gated norm, in place.
-    pub fn gated_norm(&mut self, x: TensorId, gate: TensorId, norm: GatedNorm) {
-        self.push("gated_norm", Op::GatedNorm { x, gate, norm });
-    }
-
-    /// `x = act(x)`.
-    pub fn activate(&mut self, x: TensorId, activation: Activation) {
-        self.push("activate", Op::Activate { x, activation });
-    }
-
-    /// The experts of each token.
-    pub fn route(&mut self, logits: TensorId, router: Router) -> TensorId {
-        let out = self.tensor("routing", 2 * router.top, Rows::Tokens);
-        self.push("route", Op::Route { logits, router, out });
-        out
-    }
-
-    /// Each chosen expert's product, of `width` columns, into a new tensor of a row a choice.
-    pub fn experts(
-        &mut self,
-        name: &str,
-        x: TensorId,
-        routing: TensorId,
-        experts: MatrixId,
-        width: u32,
-    ) -> TensorId {
-        let top = self.width(routing) / 2;
-        let out = self.tensor(name, width, Rows::Choices(top));
-        self.push(name, Op::Experts { x, routing, experts, out });
-        out
-    }
-
-    /// `to += Σ weight·x` over the choices of each token.
-    pub fn combine_add(&mut self, x: TensorId, routing: TensorId, to: TensorId) {
-        self.push("combine", Op::Combine { x, routing, out: to, accumulate: true });
-    }
-
-    /// `Σ weight·x` over the choices of each token, into a new tensor.
-    pub fn combine(&mut self, x: TensorId, routing: TensorId) -> TensorId {
-        let width = self.width(x);
-        let out = self.tensor("combine", width, Rows::Tokens);
-        self.push("combine", Op::Combine { x, routing, out, accumulate: false });
-        out
-    }
-
-    /// The rows whose logits are wanted.
-    pub fn select_rows(&mut self, x: TensorId) -> TensorId {
-        let width = self.width(x);
-        let out = self.tensor("select_rows", width, Rows::LogitRows);
-        self.push("select_rows", Op::SelectRows { x, out });
-        out
-    }
-
-    /// `x = cap·tanh(x/cap)`.
-    pub fn softcap(&mut self, x: TensorId, cap: f32) {
-        self.push("softcap", Op::Softcap { x, cap });
-    }
-
-    /// The graph whose result is `logits`.
-    pub fn finish(self, logits: TensorId) -> Graph {
-        Graph { tensors: self.tensors, ops: self.ops, logits }
-    }
 }

@@ -16,7 +16,13 @@ pub struct Source {
 impl Source {
     /// All rows of one tensor.
     pub fn tensor(name: impl Into<String>, rows: u32) -> Self {
-        Self { pieces: vec![Piece { planes: vec![name.into()], scale: None, first_row: 0, rows }] }
+        Self { pieces: vec![Piece::rows(vec![name.into()], 0, rows)] }
+    }
+
+    /// All rows of one tensor that stores its matrices the other way round: see [`Piece::transposed`].
+    pub fn transposed(name: impl Into<String>, rows: u32) -> Self {
+        let piece = Piece::rows(vec![name.into()], 0, rows);
+        Self { pieces: vec![Piece { transposed: true, ..piece }] }
     }
 
     /// What to call it: the name of its first tensor.
@@ -45,6 +51,16 @@ pub struct Piece {
     pub first_row: u32,
     /// Rows.
     pub rows: u32,
+    /// The tensor is `[.., K, N]`, inputs by outputs, of a float format: each of its matrices is transposed as it is
+    /// read. `first_row` and `rows` count rows of what comes out, so row `r` is column `r % N` of matrix `r / N`.
+    pub transposed: bool,
+}
+
+impl Piece {
+    /// `rows` rows from `first_row` on of a tensor, or of the tensors of its planes, as they are stored.
+    pub fn rows(planes: Vec<String>, first_row: u32, rows: u32) -> Self {
+        Self { planes, scale: None, first_row, rows, transposed: false }
+    }
 }
 
 /// A factor that stands in a tensor of its own.
@@ -97,7 +113,7 @@ pub struct Matrix {
 }
 
 /// What is done to a vector's values on their way to the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transform {
     /// Nothing.
@@ -196,6 +212,9 @@ pub struct Model {
     pub ropes: Vec<Rope>,
     /// One step.
     pub graph: Graph,
+    /// What a reader of the checkpoint should know: what was left out, assumed or done otherwise than stated.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 impl Model {

@@ -130,6 +130,7 @@ fn absurd_numbers_are_named_fields() {
         ("head_dim", json!([])),
         ("rope_theta", json!(0.0)),
         ("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0})),
+        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})),
         (
             "rope_scaling",
             json!({"rope_type": "llama3", "factor": 0.0, "low_freq_factor": 1.0,
@@ -142,7 +143,8 @@ fn absurd_numbers_are_named_fields() {
         assert!(matches!(error, ModelError::Field { .. }), "{key} = {value}: {error}");
     }
     for (key, value) in [
-        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})),
+        ("rope_scaling", json!({"rope_type": "dynamic", "factor": 4.0})),
+        ("rope_scaling", json!({"rope_type": "proportional"})),
         ("partial_rotary_factor", json!(0.5)),
         ("mlp_bias", json!(true)),
     ] {
@@ -183,7 +185,9 @@ fn numbers_that_do_not_fit_the_device_are_refused() {
 #[test]
 fn packed_weights_are_not_priced_as_plain_ones() {
     for (key, value, named) in [
-        ("quantization", json!({"group_size": 64, "bits": 4}), "4 bits"),
+        ("quantization_config", json!({"quant_method": "awq", "bits": 4}), "awq"),
+        ("quantization_config", json!({"quant_method": "bitnet"}), "bitnet"),
+        ("quantization", json!({"group_size": 64, "bits": 7}), "7 bits"),
         ("quantization_config", json!({"quant_method": "gptq", "bits": 4}), "gptq"),
         ("quantization_config", json!({"quant_method": "fp8"}), "fp8"),
     ] {

@@ -159,6 +159,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), RuntimeError> {
     if plan.step.tables.len() != plan.kv.kinds.len() {
         return Err(RuntimeError::plan("block tables", plan.kv.kinds.len(), plan.step.tables.len()));
     }
+    check_recurrent(plan, &view)?;
     for program in &plan.programs {
         for (name, result) in
             [("logits", &program.logits), ("greedy", &program.greedy), ("top_k", &program.top_k)]
@@ -176,6 +177,37 @@ pub(crate) fn check(plan: &Plan) -> Result<(), RuntimeError> {
                     dispatch.params,
                 ));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Whether every slot has a place for each copy of its state, and every place its bytes.
+fn check_recurrent(
+    plan: &Plan,
+    view: &impl Fn(&str, &View) -> Result<(), RuntimeError>,
+) -> Result<(), RuntimeError> {
+    let places = u64::from(plan.geometry.slots) * u64::from(plan.recurrent.copies);
+    for layer in &plan.recurrent.layers {
+        let mut next = 0;
+        for segment in &layer.segments {
+            view("recurrent states", &segment.states)?;
+            view("convolution tails", &segment.tails)?;
+            let expected = [layer.shape.state_bytes(), layer.shape.tail_bytes()]
+                .map(|bytes| bytes.saturating_mul(segment.places.into()));
+            let got = [segment.states.bytes, segment.tails.bytes];
+            if got[0] < expected[0] || got[1] < expected[1] {
+                let what = format!("bytes of {} recurrent places", segment.places);
+                return Err(RuntimeError::plan(what, format!("{expected:?}"), format!("{got:?}")));
+            }
+            if u64::from(segment.first) != next {
+                return Err(RuntimeError::plan("first place of a recurrent segment", next, segment.first));
+            }
+            next += u64::from(segment.places);
+        }
+        if next != places || places == 0 {
+            let expected = format!("{} slots × at least 1 copy = {places}", plan.geometry.slots);
+            return Err(RuntimeError::plan("places of a recurrent layer", expected, next));
         }
     }
     Ok(())

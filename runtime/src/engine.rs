@@ -33,7 +33,7 @@ struct Running {
     slot: Slot,
     /// Prompt and answer so far.
     tokens: Vec<u32>,
-    /// How many of them have their keys and values in the pool.
+    /// How many of them have their keys and values in the pool and are in the slot's recurrent states.
     computed: usize,
     prompt: u32,
     request: Request,
@@ -195,8 +195,11 @@ impl<S: Stepper> Engine<S> {
         self.turn = (self.turn + (room as usize).min(pending.len())) % pending.len();
         match self.launch(&shares) {
             Ok(output) => self.distribute(&shares, &output, &mut events),
-            // Only a step that one request has to itself listens to its flag: the next sweep finds it raised.
-            Err(RuntimeError::Cancelled) if shares.iter().filter(|&&n| n > 0).count() == 1 => {}
+            // Only a step that one request has to itself listens to its flag: the next sweep finds it raised. Where it
+            // does not, the request goes on.
+            Err(RuntimeError::Cancelled) if shares.iter().filter(|&&n| n > 0).count() == 1 => {
+                self.rewind(&shares);
+            }
             Err(error) => {
                 let error = Arc::new(error);
                 tracing::warn!(%error, "step failed");
@@ -204,6 +207,17 @@ impl<S: Stepper> Engine<S> {
             }
         }
         events
+    }
+
+    /// Has the sequences of a step that did not end well read again from the start, where a recurrent state is all
+    /// that is left of their tokens. Keys and values of earlier steps are still right.
+    fn rewind(&mut self, shares: &[u32]) {
+        if self.plan().recurrent.layers.is_empty() {
+            return;
+        }
+        for (running, _) in self.running.iter_mut().zip(shares).filter(|(_, share)| **share > 0) {
+            running.computed = 0;
+        }
     }
 
     /// Sees to the requests whose flag is up.
@@ -324,7 +338,8 @@ impl<S: Stepper> Engine<S> {
             let in_prompt = running.computed < running.prompt as usize;
             running.computed += share as usize;
             if in_prompt {
-                let (done, total) = (running.computed as u32, running.prompt);
+                // One that was rewound may read its answer along.
+                let (done, total) = ((running.computed as u32).min(running.prompt), running.prompt);
                 news.push(Event { request: running.id, what: What::Prefill { done, total } });
             }
             if !completes {

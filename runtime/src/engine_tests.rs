@@ -1,12 +1,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 use super::*;
 use crate::SamplerOptions;
-use crate::fake::{Fake, VOCAB, greedy, logits, plan};
+use crate::fake::{Fake, VOCAB, greedy, logits, plan, recurrent_plan};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
 fn engine(context: u32, slots: u32, chunk: u32) -> Engine<Fake> {
     Engine::new(Fake::new(plan(context, slots, chunk, slots))).unwrap()
+}
+
+/// What a plan of the fake keeps: keys and values, those and a recurrent state, or only the latter.
+fn keeping(kind: u32, context: u32, slots: u32, chunk: u32) -> Engine<Fake> {
+    match kind {
+        0 => engine(context, slots, chunk),
+        kind => Engine::new(Fake::new(recurrent_plan(context, slots, chunk, kind == 1))).unwrap(),
+    }
 }
 
 fn prompt(seed: u32, len: u32) -> Vec<u32> {
@@ -270,6 +278,147 @@ fn a_score_is_the_sum_over_its_tokens() {
     assert!(engine.pool().is_idle());
 }
 
+#[test]
+fn recurrent_states_follow_chunks_company_and_the_reuse_of_slots() {
+    for kind in [1, 2] {
+        let mut engine = keeping(kind, 256, 3, 16);
+        let mut outcomes = HashMap::new();
+        // One decodes while others read in chunks, and five requests share three slots.
+        let first = engine.submit(request(prompt(1, 3), 30)).unwrap();
+        one_step(&mut engine, &mut outcomes);
+        let lengths = [100, 33, 1, 70];
+        let others: Vec<_> =
+            lengths.iter().map(|&n| engine.submit(request(prompt(n, n), 12)).unwrap()).collect();
+        drain(&mut engine, &mut outcomes);
+        assert_eq!(outcomes[&first].tokens, greedy(&prompt(1, 3), 30), "kind {kind}");
+        for (id, n) in others.iter().zip(lengths) {
+            assert_eq!(outcomes[id].tokens, greedy(&prompt(n, n), 12), "kind {kind}, prompt of {n}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_without_any_keys_and_values_has_slots_and_nothing_else() {
+    let mut engine = keeping(2, 64, 2, 8);
+    assert_eq!(engine.pool().free_pages().len(), 0);
+    assert_eq!(run_one(&mut engine, request(prompt(1, 60), 4)).tokens, greedy(&prompt(1, 60), 4));
+    // The context still bounds what can be asked for.
+    let long = engine.submit(request(prompt(1, 60), 5));
+    assert!(matches!(long, Err(RuntimeError::Refused(Refused::TooLong { .. }))));
+    let ids: Vec<_> = (0..3).map(|i| engine.submit(request(prompt(i, 5), 5)).unwrap()).collect();
+    let mut outcomes = HashMap::new();
+    one_step(&mut engine, &mut outcomes);
+    assert_eq!((engine.running(), engine.waiting(), engine.pool().free_slots()), (2, 1, 0));
+    drain(&mut engine, &mut outcomes);
+    assert!((0..).zip(&ids).all(|(i, id)| outcomes[id].tokens == greedy(&prompt(i, 5), 5)));
+}
+
+#[test]
+fn what_survives_a_step_that_did_not_end_well_is_read_again_from_the_start() {
+    for kind in [0, 1, 2] {
+        // In the middle of the prompt, at its end, and among the answer.
+        for (at, steps) in [(2, 13), (3, 14), (5, 14)] {
+            let mut engine = keeping(kind, 128, 2, 16);
+            engine.stepper_mut().cancel_at = Some(at);
+            let outcome = run_one(&mut engine, request(prompt(3, 40), 9));
+            assert_eq!(outcome.tokens, greedy(&prompt(3, 40), 9), "kind {kind}, step {at}");
+            assert_eq!(outcome.done, Some(FinishReason::Length));
+            // 3 steps for the prompt and 8 for the answer. Keys and values are written once more where they were; a
+            // state is made again from all tokens.
+            let steps = if kind == 0 { 12 } else { steps };
+            assert_eq!(engine.stepper().steps, steps, "kind {kind}, step {at}");
+        }
+    }
+}
+
+#[test]
+fn cancelled_and_failed_requests_leave_nothing_in_their_slots() {
+    for kind in [1, 2] {
+        let mut engine = keeping(kind, 128, 1, 8);
+        let mut outcomes = HashMap::new();
+        // Cancelled between two chunks of its prompt, inside a chunk, and failed while it answers.
+        let flags = [Cancel::new(), Cancel::new()];
+        let ids: Vec<RequestId> = flags
+            .iter()
+            .map(|flag| engine.submit(Request { cancel: flag.clone(), ..request(prompt(1, 40), 9) }).unwrap())
+            .collect();
+        let failing = engine.submit(request(prompt(2, 10), 9)).unwrap();
+        let last = engine.submit(request(prompt(4, 20), 9)).unwrap();
+        one_step(&mut engine, &mut outcomes);
+        one_step(&mut engine, &mut outcomes);
+        flags[0].cancel();
+        one_step(&mut engine, &mut outcomes);
+        engine.stepper_mut().cancel_in_step = Some(flags[1].clone());
+        one_step(&mut engine, &mut outcomes);
+        // The sweep of the next step ends it, and the next request reads its first chunk.
+        let now = engine.stepper().steps;
+        engine.stepper_mut().fail_at = Some(now + 4);
+        drain(&mut engine, &mut outcomes);
+        for id in ids {
+            assert_eq!(outcomes[&id].done, Some(FinishReason::Cancelled));
+            assert!(outcomes[&id].tokens.is_empty());
+        }
+        assert!(outcomes[&failing].failed.is_some());
+        assert_eq!(outcomes[&failing].tokens, greedy(&prompt(2, 10), 2));
+        assert_eq!(outcomes[&last].tokens, greedy(&prompt(4, 20), 9), "kind {kind}");
+    }
+}
+
+#[test]
+fn a_failed_step_costs_those_that_were_not_in_it_nothing() {
+    for kind in [1, 2] {
+        // Room for one token a step: three requests take turns, so two are never in the step that fails.
+        let mut engine = Engine::new(Fake::new(recurrent_plan(64, 3, 1, kind == 1))).unwrap();
+        let ids: Vec<_> = (0..3).map(|i| engine.submit(request(prompt(i, 4), 6)).unwrap()).collect();
+        engine.stepper_mut().fail_at = Some(11);
+        let mut outcomes = HashMap::new();
+        drain(&mut engine, &mut outcomes);
+        assert_eq!(outcomes.values().filter(|o| o.failed.is_some()).count(), 1);
+        for (i, id) in (0..).zip(&ids).filter(|(_, id)| outcomes[id].failed.is_none()) {
+            assert_eq!(outcomes[id].tokens, greedy(&prompt(i, 4), 6), "kind {kind}");
+        }
+    }
+}
+
+#[test]
+fn a_fed_sequence_outlives_a_failed_step_only_without_recurrent_layers() {
+    for kind in [0, 1, 2] {
+        let mut engine = keeping(kind, 128, 16, 16);
+        let ids = prompt(3, 40);
+        engine.stepper_mut().fail_at = Some(2);
+        let mut feed = engine.feed(40).unwrap();
+        let failed = feed.push(&ids, 40, |_, _| Ok(()));
+        assert!(matches!(failed, Err(RuntimeError::Submit { .. })));
+        assert_eq!(feed.length(), 16);
+        for _ in 0..2 {
+            let mut seen = 0;
+            let more = feed.push(&ids[16..17], 0, |_, row| {
+                seen += 1;
+                assert_eq!(row, logits(&ids[..17]));
+                Ok(())
+            });
+            if kind == 0 {
+                more.unwrap();
+                assert_eq!((seen, feed.length()), (1, 17));
+                break;
+            }
+            let error = more.unwrap_err();
+            assert!(matches!(error, RuntimeError::SequenceLost { tokens: 16 }), "{error}");
+            assert!(seen == 0 && error.device_is_usable());
+        }
+        drop(feed);
+        // Neither a new sequence nor an error of who looks at the logits is affected.
+        let mut feed = engine.feed(40).unwrap();
+        let seen = feed.push(&ids[..20], 19, |_, _| Err(RuntimeError::Cancelled));
+        assert!(matches!(seen, Err(RuntimeError::Cancelled)));
+        feed.push(&ids[20..], 19, |i, row| {
+            assert_eq!((i, row), (19, &logits(&ids)[..]));
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Job {
     arrives: usize,
@@ -318,9 +467,11 @@ proptest! {
         slots in 1_u32..5,
         chunk in 1_u32..40,
         fail_at in prop::option::weighted(0.3, 1_u64..30),
+        cancel_at in prop::option::weighted(0.3, 1_u64..30),
+        kind in 0_u32..3,
     ) {
-        let mut engine = engine(128, slots, chunk);
-        engine.stepper_mut().fail_at = fail_at;
+        let mut engine = keeping(kind, 128, slots, chunk);
+        (engine.stepper_mut().fail_at, engine.stepper_mut().cancel_at) = (fail_at, cancel_at);
         let mut outcomes = HashMap::new();
         let mut ids = HashMap::new();
         let flags: Vec<Cancel> = jobs.iter().map(|_| Cancel::new()).collect();
@@ -349,7 +500,7 @@ proptest! {
             match (together.done, &together.failed) {
                 (Some(FinishReason::Length), None) => prop_assert_eq!(&together.tokens, &alone.tokens),
                 (Some(FinishReason::Cancelled), None) => prop_assert!(job.cancelled_at.is_some()),
-                (None, Some(_)) => prop_assert!(fail_at.is_some()),
+                (None, Some(_)) => prop_assert!(fail_at.is_some() || cancel_at.is_some()),
                 other => prop_assert!(false, "{other:?}"),
             }
         }

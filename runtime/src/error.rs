@@ -90,6 +90,12 @@ pub enum RuntimeError {
         /// What was given.
         got: String,
     },
+    /// A fed sequence cannot go on: a step over it failed, and what its recurrent layers hold is unknown since.
+    #[error("the sequence was lost after {tokens} tokens with the step that failed; it must be fed again")]
+    SequenceLost {
+        /// Tokens it had taken before that step.
+        tokens: u32,
+    },
     /// The plan contradicts itself or the model.
     #[error("plan: {what}: expected {expected}, got {got}")]
     Plan {

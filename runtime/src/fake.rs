@@ -1,5 +1,8 @@
 //! A stepper without a device, for tests: a "model" whose logits are a function of the whole sequence, kept in paged
 //! memory the way the executor keeps it. Whoever mixes up a page, a slot or a position gets other logits.
+//!
+//! With recurrent layers the sequence is folded into a state per slot instead, which every step moves on from wherever
+//! it stands, also one that fails: whoever skips or repeats a token gets other logits.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,7 +13,8 @@ use crate::step::*;
 use plimsoll_estimator::plan::*;
 use plimsoll_estimator::{Geometry, Plan};
 use plimsoll_kernels::step::PAGE;
-use plimsoll_kernels::{KvFormat, Profile, StepLayout};
+use plimsoll_kernels::{KvFormat, Profile, RecurrentShape, StepLayout};
+use plimsoll_models::graph::StateId;
 
 /// `V` of the fake.
 pub const VOCAB: u32 = 97;
@@ -45,7 +49,7 @@ pub fn plan(context: u32, slots: u32, prefill_chunk: u32, logit_rows: u32) -> Pl
         vectors: view,
         vector_offsets: vec![],
         kv: KvPlan { kinds: kinds.iter().map(kind).collect(), layers: vec![] },
-        recurrent: plimsoll_estimator::plan::RecurrentPlan::default(),
+        recurrent: RecurrentPlan::default(),
         step: StepLayout::new(prefill_chunk, logit_rows, slots, &[], &[full, ring], &[]).unwrap(),
         step_buffer: 0,
         params_buffer: 0,
@@ -58,14 +62,62 @@ pub fn plan(context: u32, slots: u32, prefill_chunk: u32, logit_rows: u32) -> Pl
     }
 }
 
+/// The same with a recurrent layer: beside the KV kinds, or instead of them.
+pub fn recurrent_plan(context: u32, slots: u32, prefill_chunk: u32, attention: bool) -> Plan {
+    let mut plan = plan(context, slots, prefill_chunk, slots);
+    let shape = RecurrentShape { values: 1, channels: 1, taps: WINDOW };
+    let layer = RecurrentLayer { state: StateId(0), shape, segments: vec![] };
+    plan.recurrent = RecurrentPlan { copies: 1, layers: vec![layer] };
+    plan.model.recurrent = 1;
+    if !attention {
+        plan.kv.kinds.clear();
+        (plan.model.attention_full, plan.model.attention_sliding) = (0, 0);
+        plan.step = StepLayout::new(prefill_chunk, slots, slots, &[], &[], &[]).unwrap();
+    }
+    plan
+}
+
+/// What a recurrent layer of the fake keeps of a slot.
+#[derive(Clone)]
+struct State {
+    fold: u64,
+    /// The last tokens, at most `WINDOW`.
+    tail: Vec<u32>,
+}
+
+impl State {
+    fn new() -> Self {
+        Self { fold: fold(&[]), tail: vec![] }
+    }
+
+    fn take(&mut self, id: u32) {
+        self.fold = fold_one(self.fold, id);
+        self.tail.push(id);
+        if self.tail.len() > WINDOW as usize {
+            self.tail.remove(0);
+        }
+    }
+}
+
+fn fold_one(fold: u64, id: u32) -> u64 {
+    (fold ^ u64::from(id)).wrapping_mul(0x0100_0000_01b3)
+}
+
+fn fold(ids: &[u32]) -> u64 {
+    ids.iter().fold(0xcbf2_9ce4_8422_2325, |h, &id| fold_one(h, id))
+}
+
+fn window(sequence: &[u32]) -> &[u32] {
+    &sequence[sequence.len().saturating_sub(WINDOW as usize)..]
+}
+
 /// Logits after a sequence: quarters, so that ties happen.
 pub fn logits(sequence: &[u32]) -> Vec<f32> {
-    let window = &sequence[sequence.len().saturating_sub(WINDOW as usize)..];
-    let fold = |ids: &[u32]| {
-        ids.iter()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |h, &id| (h ^ u64::from(id)).wrapping_mul(0x0100_0000_01b3))
-    };
-    let mut rng = Rng::new(fold(sequence) ^ fold(window).rotate_left(17));
+    logits_of(fold(sequence), window(sequence))
+}
+
+fn logits_of(folded: u64, window: &[u32]) -> Vec<f32> {
+    let mut rng = Rng::new(folded ^ fold(window).rotate_left(17));
     (0..VOCAB).map(|_| (rng.next_u64() % 64) as f32 * 0.25 - 8.0).collect()
 }
 
@@ -87,9 +139,13 @@ pub struct Fake {
     tables: Vec<Vec<Vec<u32>>>,
     /// Per kind: `[pages, PAGE]` of `(position, id)`.
     memory: Vec<Vec<(u32, u32)>>,
+    /// Per slot, where the plan has recurrent layers.
+    states: Vec<State>,
     pub steps: u64,
-    /// Fails the step with this number, before or after it has written.
+    /// Fails the step with this number after it has written.
     pub fail_at: Option<u64>,
+    /// Cancels the step with this number after it has written, though no flag is up.
+    pub cancel_at: Option<u64>,
     pub lost: bool,
     /// A slot whose rows are NaN.
     pub poison: Option<u32>,
@@ -105,9 +161,11 @@ impl Fake {
         Self {
             tables: vec![vec![vec![]; slots]; plan.kv.kinds.len()],
             memory: memory.collect(),
+            states: if plan.recurrent.layers.is_empty() { vec![] } else { vec![State::new(); slots] },
             plan,
             steps: 0,
             fail_at: None,
+            cancel_at: None,
             lost: false,
             poison: None,
             cancel_in_step: None,
@@ -120,6 +178,17 @@ impl Fake {
         let table = &self.tables[kind][slot as usize];
         let logical = (position / PAGE) % self.plan.kv.kinds[kind].pages_per_slot;
         (table[logical as usize] * PAGE + position % PAGE) as usize
+    }
+
+    /// The logits after `length` tokens of a slot.
+    fn row(&self, slot: u32, length: u32) -> Vec<f32> {
+        let read = (!self.memory.is_empty()).then(|| self.read(slot, length));
+        match (read, self.states.get(slot as usize)) {
+            (Some(ids), None) => logits(&ids),
+            (Some(ids), Some(state)) => logits_of(state.fold, window(&ids)),
+            (None, Some(state)) => logits_of(state.fold, &state.tail),
+            (None, None) => panic!("a plan that keeps nothing"),
+        }
     }
 
     fn read(&self, slot: u32, length: u32) -> Vec<u32> {
@@ -171,6 +240,12 @@ impl Stepper for Fake {
                     let cell = self.cell(kind, sequence.slot, position);
                     self.memory[kind][cell] = (position, id);
                 }
+                if let Some(state) = self.states.get_mut(sequence.slot as usize) {
+                    if position == 0 {
+                        *state = State::new();
+                    }
+                    state.take(id);
+                }
                 let rows_from = sequence.position + sequence.ids.len() as u32;
                 let wanted = match sequence.wanted {
                     Wanted::None => false,
@@ -178,7 +253,7 @@ impl Stepper for Fake {
                     Wanted::All => true,
                 };
                 if wanted {
-                    let mut row = logits(&self.read(sequence.slot, position + 1));
+                    let mut row = self.row(sequence.slot, position + 1);
                     if self.poison == Some(sequence.slot) {
                         row[3] = f32::NAN;
                     }
@@ -188,6 +263,9 @@ impl Stepper for Fake {
         }
         if self.fail_at == Some(self.steps) {
             return Err(RuntimeError::Submit { submit: self.steps, reason: "test".into() });
+        }
+        if self.cancel_at == Some(self.steps) {
+            return Err(RuntimeError::Cancelled);
         }
         let best = |row: &Vec<f32>, k: usize| {
             let mut best: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();

@@ -1,15 +1,29 @@
-//! Faults on order: what tests use to see that a failed allocation, submit or map is an error and nothing worse.
-//! A counter that is never armed costs one relaxed load per event.
+//! Faults on order: what tests use to see that a failed allocation, submit or map is an error and nothing worse, and
+//! that a wrong kernel is noticed. A counter that is never armed costs one relaxed load per event; what is not there to
+//! change kernels, one look at a lock per pipeline.
 
+use plimsoll_kernels::Kernel;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+/// Gives the WGSL to compile for a kernel whose own is given.
+pub type Mutation = Box<dyn Fn(&Kernel, String) -> String + Send + Sync>;
 
 /// Which event fails next. Counters run down from the moment they are armed; each fails one event.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Faults {
     buffer: AtomicU64,
     submit: AtomicU64,
     map: AtomicU64,
     lose: AtomicU64,
+    mutation: RwLock<Option<Mutation>>,
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faults").field("armed", &self.armed()).finish_non_exhaustive()
+    }
 }
 
 impl Faults {
@@ -31,6 +45,20 @@ impl Faults {
     /// The device is destroyed at the `n`-th submit from now; 0 disarms.
     pub fn lose_device(&self, n: u64) {
         self.lose.store(n, Ordering::Relaxed);
+    }
+
+    /// Loads from now on compile what `mutation` makes of each kernel's WGSL; `None`: what the kernel says. For tests
+    /// only: one that replaces a formula by a wrong one and still sees the same results checks nothing.
+    pub fn mutate(&self, mutation: Option<Mutation>) {
+        *self.mutation.write().unwrap_or_else(PoisonError::into_inner) = mutation;
+    }
+
+    /// The WGSL to compile for a kernel.
+    pub(crate) fn mutated(&self, kernel: &Kernel, wgsl: String) -> String {
+        match &*self.mutation.read().unwrap_or_else(PoisonError::into_inner) {
+            None => wgsl,
+            Some(mutation) => mutation(kernel, wgsl),
+        }
     }
 
     /// Whether an armed fault has not struck yet.

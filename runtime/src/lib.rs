@@ -19,6 +19,7 @@ pub mod memory;
 mod pipelines;
 pub mod pool;
 mod recording;
+mod recurrent;
 pub mod request;
 pub mod rng;
 pub mod runtime;

@@ -78,10 +78,11 @@ fn compile(
 ) -> Result<wgpu::ComputePipeline, RuntimeError> {
     let name = kernel.name();
     let what = || format!("kernel {name}");
+    let wgsl = device.faults().mutated(kernel, kernel.wgsl());
     let module = device.create(what, |d| {
         d.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(&name),
-            source: wgpu::ShaderSource::Wgsl(kernel.wgsl().into()),
+            source: wgpu::ShaderSource::Wgsl(wgsl.into()),
         })
     })?;
     device.create(what, |d| {

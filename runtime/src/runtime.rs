@@ -4,6 +4,7 @@
 use crate::buffers::{self, Buffers};
 use crate::pipelines::Pipelines;
 use crate::recording::{self, Cursor, Recordings};
+use crate::recurrent::Standing;
 use crate::tables::Tables;
 use crate::transfer::{self, Ring};
 use crate::{Cancel, Candidates, Device, RuntimeError, Sampling, StepInput, StepOutput, Stepper, weights};
@@ -41,6 +42,7 @@ pub struct Runtime {
     pipelines: Pipelines,
     recordings: Recordings,
     tables: Tables,
+    standing: Standing,
     ring: Ring,
 }
 
@@ -100,8 +102,8 @@ impl Runtime {
             bind_groups = recordings.groups(),
             "loaded"
         );
-        let ring = Ring::new(&plan.upload_buffers);
-        Ok(Self { device, buffers, pipelines, recordings, tables, ring, admitted })
+        let (ring, standing) = (Ring::new(&plan.upload_buffers), Standing::new(plan));
+        Ok(Self { device, buffers, pipelines, recordings, tables, standing, ring, admitted })
     }
 
     /// Frees everything and gives the device back.
@@ -226,8 +228,23 @@ impl Stepper for Runtime {
         if input.cancel.is_some_and(Cancel::is_cancelled) {
             return Err(RuntimeError::Cancelled);
         }
+        self.standing.check(input)?;
         self.tables.fill(input)?;
         let result = self.result(input.sampling)?;
+        self.standing.begin(input);
+        let output = self.launch(input, result)?;
+        self.standing.done(input);
+        Ok(output)
+    }
+}
+
+impl Runtime {
+    /// Runs the step that stands in the tables and reads its result.
+    fn launch(
+        &mut self,
+        input: &StepInput<'_>,
+        result: Option<ReadBack>,
+    ) -> Result<StepOutput, RuntimeError> {
         let submitted = self.run(input.sampling, input.cancel, result.as_ref())?;
         let Some(ReadBack { bytes, .. }) = result else {
             self.device.wait(&submitted)?;

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 use super::*;
-use crate::fake::{Fake, VOCAB, greedy, plan};
+use crate::fake::{Fake, VOCAB, greedy, plan, recurrent_plan};
 
 const END: u32 = VOCAB - 1;
 
@@ -159,6 +159,21 @@ fn several_answers_grow_side_by_side() {
     }
     for (id, prompt) in ids.iter().zip(prompts) {
         assert_eq!(texts.remove(id).unwrap_or_default(), expected(prompt, 20).1);
+    }
+}
+
+#[test]
+fn models_that_keep_only_recurrent_states_answer_too() {
+    let engine = Engine::new(Fake::new(recurrent_plan(256, 1, 16, false))).unwrap();
+    let mut session = Session::new(engine, tokenizer());
+    let prompt = endless(20);
+    let options = GenerateOptions::greedy(20);
+    for _ in 0..2 {
+        // Given up in the middle, and the slot taken again.
+        session.generate(&prompt, &options).unwrap().next().unwrap().unwrap();
+        assert!(session.is_idle() && session.engine().pool().is_idle());
+        let text = session.generate(&prompt, &options).unwrap().text().unwrap();
+        assert_eq!(text, expected(&prompt, 20).1);
     }
 }
 

@@ -34,7 +34,8 @@ impl Wanted {
 pub struct SequenceInput<'a> {
     /// Its slot, under `geometry.slots`; a slot appears once in a step.
     pub slot: u32,
-    /// Position of the first new token: how many tokens of the sequence earlier steps have taken.
+    /// Position of the first new token: how many tokens of the sequence earlier steps have taken. 0 begins a
+    /// sequence, whatever the slot held before.
     pub position: u32,
     /// The new tokens, at least one.
     pub ids: &'a [u32],
@@ -139,10 +140,17 @@ pub trait Stepper {
     /// [`RuntimeError::Input`] for a kind, slot or page that the plan does not have.
     fn set_block_table(&mut self, kind: u32, slot: u32, pages: &[u32]) -> Result<(), RuntimeError>;
 
-    /// Runs one forward. Nothing about a sequence's length is kept here: a step that fails has written keys and
-    /// values at the positions of its new tokens and nowhere else, so the same step can simply be run again.
+    /// Runs one forward.
+    ///
+    /// Of a plan that keeps nothing but keys and values, a step that fails or is cancelled has written them at the
+    /// positions of its new tokens and nowhere else, so the same step can simply be run again.
+    ///
+    /// A recurrent layer folds every token into one state, which a step changes for good. Of a plan with such layers a
+    /// sequence goes on exactly where its last step ended or begins again at position 0, and the sequences of a step
+    /// that failed or was cancelled must be read again from position 0: their states are unknown.
     ///
     /// # Errors
-    /// [`RuntimeError::Input`] when the step does not fit the plan; [`RuntimeError::Cancelled`]; device errors.
+    /// [`RuntimeError::Input`] when the step does not fit the plan, or its recurrent state; nothing has run then, and
+    /// nothing has changed. [`RuntimeError::Cancelled`]; device errors.
     fn step(&mut self, input: &StepInput<'_>) -> Result<StepOutput, RuntimeError>;
 }

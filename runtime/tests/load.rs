@@ -99,6 +99,7 @@ fn toy(tensors: &[Stored]) -> Toy {
         states: vec![],
         ropes: vec![],
         graph: Graph { tensors: vec![], ops: vec![], logits: TensorId(0) },
+        notes: vec![],
     };
     Toy { model, checkpoint: safetensors(tensors) }
 }

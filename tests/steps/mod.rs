@@ -55,6 +55,8 @@ pub struct Case {
     pub runs: Vec<Run>,
     pub window: Option<u32>,
     pub softcap: Option<f32>,
+    /// Each query head has a sink.
+    pub sinks: bool,
     pub decode: bool,
     /// Logical pages of a slot.
     pub pages: u32,
@@ -80,6 +82,7 @@ impl Case {
             runs: runs.to_vec(),
             window: None,
             softcap: None,
+            sinks: false,
             decode: false,
             pages: longest.div_ceil(PAGE),
             segments: 1,
@@ -89,6 +92,9 @@ impl Case {
         }
     }
 }
+
+/// Where the sinks stand.
+pub const SINKS: u32 = 3;
 
 /// A case with its tables, its pool and its activations.
 pub struct Built {
@@ -101,6 +107,8 @@ pub struct Built {
     /// Every physical page; cells that no query reaches are poison.
     pub pool: Vec<u32>,
     pub qkv: Vec<f32>,
+    /// Sinks from word [`SINKS`] on, poison before them.
+    pub vectors: Vec<f32>,
     pub qkv_stride: u32,
     pub out_stride: u32,
 }
@@ -174,6 +182,11 @@ impl Built {
         // Larger queries than keys, so that some weights matter more than others.
         let qkv = noise.floats((tokens * qkv_stride) as usize).into_iter().map(|v| v * 4.0).collect();
         let out_stride = case.shape.heads * case.shape.head_dim + case.slack;
+        // From nothing to more than every key together.
+        let mut vectors = vec![f32::from_bits(POISON); SINKS as usize];
+        vectors.extend(
+            (0..case.shape.heads).map(|head| 4.0 * noise.float() + if head == 0 { 6.0 } else { 0.0 }),
+        );
         Self {
             case: case.clone(),
             layout,
@@ -183,6 +196,7 @@ impl Built {
             physical_pages,
             pool,
             qkv,
+            vectors,
             qkv_stride,
             out_stride,
         }
@@ -204,6 +218,7 @@ impl Built {
             scale: 1.0 / (self.case.shape.head_dim as f32).sqrt(),
             softcap: self.case.softcap,
             window: self.case.window,
+            sinks: self.case.sinks.then_some(SINKS),
             tile_table: 1,
             tiles: self.layout.tiles[1],
             splits: self.case.splits,
@@ -236,6 +251,7 @@ impl Built {
             splits: self.case.splits,
             out_stride: self.out_stride,
             max_tokens: self.layout.tokens,
+            sinks: self.case.sinks.then_some(SINKS),
         }
     }
 
@@ -243,7 +259,7 @@ impl Built {
     pub fn expected(&self) -> Vec<f32> {
         let mut out = vec![f32::from_bits(POISON); self.out_words()];
         let args = self.args(0);
-        attention::twin(&args, &self.step, &self.qkv, &self.pool, &mut out);
+        attention::twin(&args, &self.step, &self.qkv, &self.pool, &self.vectors, &mut out);
         out
     }
 
@@ -257,8 +273,11 @@ impl Built {
             for segment in 0..self.case.segments {
                 let args = self.args(segment);
                 let call = attention::plan(profile, &args);
-                let operands =
-                    [Data::F32(self.qkv.clone()), Data::U32(self.segment(&args)), out.clone(), scratch];
+                let mut operands =
+                    vec![Data::F32(self.qkv.clone()), Data::U32(self.segment(&args)), out.clone(), scratch];
+                if args.joins_sinks() {
+                    operands.push(Data::F32(self.vectors.clone()));
+                }
                 let range = Some([first, end - first, 0, 0]);
                 let written = device.run(&call, &self.step, &operands, &self.step_shape, range).unwrap();
                 [out, scratch] = [0, 1].map(|i| Data::Bytes(written[i].clone()));
@@ -267,8 +286,11 @@ impl Built {
         }
         if self.case.splits > 1 {
             let call = attention_merge::plan(profile, &self.merge());
-            let written =
-                device.run(&call, &self.step, &[scratch, out.clone()], &self.step_shape, None).unwrap();
+            let mut operands = vec![scratch, out.clone()];
+            if self.case.sinks {
+                operands.push(Data::F32(self.vectors.clone()));
+            }
+            let written = device.run(&call, &self.step, &operands, &self.step_shape, None).unwrap();
             out = Data::Bytes(written[0].clone());
         }
         match out {

@@ -5,7 +5,7 @@ use crate::error::PlanError;
 use crate::plan::When;
 use plimsoll_kernels::ops::rope_kv::{HeadNorm, KvPlace, Rope};
 use plimsoll_kernels::ops::{attention, attention_merge, rope_kv};
-use plimsoll_models::graph::{self, TensorId};
+use plimsoll_models::graph::{self, Keys, Op, TensorId};
 
 impl Lowering<'_> {
     /// Head norms, rope and KV write; attention over every segment; the merge of its splits.
@@ -29,7 +29,8 @@ impl Lowering<'_> {
         if shape.kv_heads == 0 || !shape.heads.is_multiple_of(shape.kv_heads) {
             return Err(PlanError::graph(label, "query heads are no multiple of KV heads"));
         }
-        self.expect_width(label, qkv, shape.qkv_width())?;
+        self.expect_writer(label, op)?;
+        self.expect_width(label, qkv, op.keys.width(&shape))?;
         self.expect_width(label, out, shape.heads * shape.head_dim)?;
         let kind = kv.kinds[layer.kind as usize];
         let table = step.tables[layer.kind as usize];
@@ -52,19 +53,28 @@ impl Lowering<'_> {
                 Some(Rope { table: table.offset, pairs: table.pairs, interleaved: rotation.interleaved })
             }
         };
+        let sinks = self.vector_of(label, op.sinks, shape.heads)?;
         let place = |segment: &crate::plan::KvSegment| KvPlace {
             table: table.offset,
             pages: table.pages,
             first_page: segment.first_page,
             segment_pages: segment.pages,
         };
-        for (i, segment) in layer.segments.iter().enumerate() {
+        // Where another layer wrote the keys, one dispatch prepares the queries, if anything is to be done to them.
+        let prepared = match op.keys {
+            Keys::Own | Keys::Values => layer.segments.len(),
+            Keys::Shared if q_norm.is_some() || rope.is_some() => 1,
+            Keys::Shared => 0,
+        };
+        for (i, segment) in layer.segments.iter().take(prepared).enumerate() {
             let args = rope_kv::Args {
                 shape,
                 kv: layer.layout,
                 place: place(segment),
                 q_norm,
                 k_norm,
+                v_norm: op.v_norm,
+                keys: op.keys,
                 rope,
                 rotate_queries: i == 0,
                 positions: step.positions,
@@ -93,6 +103,7 @@ impl Lowering<'_> {
                 scale: op.scale,
                 softcap: op.softcap,
                 window: kind.window,
+                sinks,
                 tile_table: tile_table as u32,
                 tiles: step.tiles[tile_table],
                 splits,
@@ -102,12 +113,15 @@ impl Lowering<'_> {
                 out_stride: self.width(out),
                 max_tokens: self.max_tokens,
             };
-            let operands = vec![
+            let mut operands = vec![
                 Operand::Tensor(qkv),
                 Operand::View(segment.view),
                 Operand::Tensor(out),
                 Operand::Scratch(scratch),
             ];
+            if args.joins_sinks() {
+                operands.push(Operand::View(self.shared.vectors));
+            }
             self.push(label, When::Always, attention::plan(profile, &args), operands);
             // A window bounds the reach by itself; without one, long contexts are cut into ranges.
             if let Some(draft) = self.drafts.last_mut() {
@@ -120,8 +134,12 @@ impl Lowering<'_> {
                 splits,
                 out_stride: self.width(out),
                 max_tokens: self.max_tokens,
+                sinks,
             };
-            let operands = vec![Operand::Scratch(scratch), Operand::Tensor(out)];
+            let mut operands = vec![Operand::Scratch(scratch), Operand::Tensor(out)];
+            if sinks.is_some() {
+                operands.push(Operand::View(self.shared.vectors));
+            }
             self.push(
                 &format!("{label}.merge"),
                 When::Always,
@@ -130,5 +148,26 @@ impl Lowering<'_> {
             );
         }
         Ok(())
+    }
+
+    /// That the state has one writer in a step: this op, or one before it whose keys it shares.
+    fn expect_writer(&self, label: &str, op: &graph::Attention) -> Result<(), PlanError> {
+        let before = self.shared.model.graph.ops.iter().take(self.op as usize);
+        let written = before.into_iter().any(|(_, other)| {
+            matches!(other, Op::Attention { attention, .. }
+                if attention.state == op.state && attention.keys != Keys::Shared)
+        });
+        match (op.keys, written) {
+            (Keys::Shared, false) => {
+                Err(PlanError::graph(label, "no op before it writes the keys it shares"))
+            }
+            (Keys::Shared, true) if op.k_norm.is_some() || op.v_norm.is_some() => {
+                Err(PlanError::graph(label, "shared keys and values are normed where they are written"))
+            }
+            (Keys::Own | Keys::Values, true) => {
+                Err(PlanError::graph(label, "an op before it writes the same state"))
+            }
+            (Keys::Shared, true) | (Keys::Own | Keys::Values, false) => Ok(()),
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::{Lowering, NARROW, Operand};
 use crate::error::PlanError;
 use crate::plan::When;
 use plimsoll_kernels::ops::{combine, expert_sort, experts, route};
-use plimsoll_models::graph::{self, MatrixId, Rows, TensorId};
+use plimsoll_models::graph::{self, MatrixId, Rows, TensorId, VectorId};
 
 impl Lowering<'_> {
     /// Ids and weights of the chosen experts.
@@ -18,7 +18,7 @@ impl Lowering<'_> {
     ) -> Result<(), PlanError> {
         let count = self.width(logits);
         let grouped = op.groups.is_none_or(|g| {
-            g.count > 0
+            (1..=route::MAX_GROUPS).contains(&g.count)
                 && count.is_multiple_of(g.count)
                 && (1..=g.count).contains(&g.keep)
                 && op.top <= count / g.count * g.keep
@@ -27,13 +27,8 @@ impl Lowering<'_> {
             return Err(PlanError::graph(label, "more experts are chosen than stand for choice"));
         }
         self.expect_width(label, out, 2 * op.top)?;
-        let bias = match op.bias {
-            None => None,
-            Some(id) => {
-                self.expect_vector(label, id, count)?;
-                Some(self.vector(label, id)?)
-            }
-        };
+        let [bias, expert_scale] =
+            [self.vector_of(label, op.bias, count)?, self.vector_of(label, op.expert_scale, count)?];
         let args = route::Args {
             experts: count,
             top: op.top,
@@ -42,6 +37,8 @@ impl Lowering<'_> {
             groups: op.groups,
             normalise: op.normalise,
             scale: op.scale,
+            expert_scale,
+            logit_scale: op.logit_scale,
             logits_stride: count,
             routing_stride: self.width(out),
         };
@@ -53,12 +50,14 @@ impl Lowering<'_> {
 
     /// The products of the chosen experts, a dispatch for each shard of the stack and for each piece of its rows that
     /// the work budget allows.
+    #[allow(clippy::too_many_arguments)] // the op's own fields
     pub(super) fn experts(
         &mut self,
         label: &str,
         x: TensorId,
         routing: TensorId,
         id: MatrixId,
+        bias: Option<VectorId>,
         out: TensorId,
     ) -> Result<(), PlanError> {
         let profile = self.shared.profile;
@@ -70,6 +69,7 @@ impl Lowering<'_> {
             return Err(PlanError::graph(label, "a stack whose rows are no multiple of its experts"));
         }
         let n = group.rows / count;
+        let bias = self.vector_of(label, bias, group.rows)?;
         self.expect_width(label, x, record.cols())?;
         self.expect_width(label, out, n)?;
         if top == 0 || self.tensor_rows(out) != Rows::Choices(top) {
@@ -107,7 +107,7 @@ impl Lowering<'_> {
                     out_stride: n,
                     top,
                     routing_stride: self.width(routing),
-                    bias: None,
+                    bias,
                     tile,
                     max_tokens: self.max_tokens,
                 };

@@ -3,7 +3,7 @@
 use super::{Lowering, Operand, Shared};
 use crate::error::PlanError;
 use crate::plan::{RecurrentLayer, RecurrentSegment, When};
-use plimsoll_kernels::ops::{conv, gated_norm, ssd};
+use plimsoll_kernels::ops::{conv, delta, gated_norm, ssd};
 use plimsoll_kernels::step::TileTable;
 use plimsoll_models::graph::{self, StateId, TensorId, VectorId};
 
@@ -28,7 +28,13 @@ impl<'a> Lowering<'a> {
         found.map(|(i, t)| (i, *t)).ok_or_else(|| PlanError::graph(label, "no table of sequences"))
     }
 
-    fn expect_columns(&self, label: &str, id: TensorId, first: u32, columns: u32) -> Result<(), PlanError> {
+    pub(super) fn expect_columns(
+        &self,
+        label: &str,
+        id: TensorId,
+        first: u32,
+        columns: u32,
+    ) -> Result<(), PlanError> {
         if first.checked_add(columns).is_some_and(|end| end <= self.width(id)) {
             return Ok(());
         }
@@ -142,6 +148,68 @@ impl<'a> Lowering<'a> {
                         ssd::Operand::Out => Operand::Tensor(out),
                         ssd::Operand::Vectors => Operand::View(self.shared.vectors),
                         ssd::Operand::Scratch => Operand::Scratch(
+                            scratch.ok_or_else(|| PlanError::graph(label, "scratch of no words"))?,
+                        ),
+                    })
+                });
+                let operands = operands.collect::<Result<_, PlanError>>()?;
+                self.push(&format!("{label}{}", stage.name), When::Always, stage.call, operands);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gated delta rule.
+    pub(super) fn delta(
+        &mut self,
+        label: &str,
+        qkv: TensorId,
+        ab: TensorId,
+        op: &graph::Delta,
+        out: TensorId,
+    ) -> Result<(), PlanError> {
+        let profile = self.shared.profile;
+        let layer = self.recurrent(label, op.state)?;
+        let shape = op.shape;
+        if shape.key_heads == 0 || !shape.heads.is_multiple_of(shape.key_heads) {
+            return Err(PlanError::graph(label, "value heads are no multiple of key heads"));
+        }
+        if layer.shape != shape.recurrent(layer.shape.taps) {
+            return Err(PlanError::graph(label, "the state has another size"));
+        }
+        self.expect_width(label, qkv, shape.channels())?;
+        self.expect_width(label, out, shape.inner())?;
+        self.expect_columns(label, ab, op.a_column, shape.heads)?;
+        self.expect_columns(label, ab, op.b_column, shape.heads)?;
+        self.expect_vector(label, op.a, shape.heads)?;
+        self.expect_vector(label, op.dt_bias, shape.heads)?;
+        for (segment, slots) in self.live(layer) {
+            let args = delta::Args {
+                shape,
+                qkv_stride: self.width(qkv),
+                a_column: op.a_column,
+                b_column: op.b_column,
+                ab_stride: self.width(ab),
+                out_stride: self.width(out),
+                a: self.vector(label, op.a)?,
+                dt_bias: self.vector(label, op.dt_bias)?,
+                eps: op.eps,
+                sequences: self.sequences(label)?,
+                first_slot: segment.first,
+                slots,
+                max_tokens: self.max_tokens,
+            };
+            let words = delta::scratch_words(profile, &args);
+            let scratch = if words > 0 { Some(self.scratch(words * 4)) } else { None };
+            for stage in delta::plan(profile, &args) {
+                let operands = stage.operands.iter().map(|operand| {
+                    Ok(match operand {
+                        delta::Operand::Qkv => Operand::Tensor(qkv),
+                        delta::Operand::Ab => Operand::Tensor(ab),
+                        delta::Operand::States => Operand::View(segment.states),
+                        delta::Operand::Out => Operand::Tensor(out),
+                        delta::Operand::Vectors => Operand::View(self.shared.vectors),
+                        delta::Operand::Scratch => Operand::Scratch(
                             scratch.ok_or_else(|| PlanError::graph(label, "scratch of no words"))?,
                         ),
                     })

@@ -1,6 +1,9 @@
 //! Models for tests: published configurations and golden checkpoints under `tests/data`, and ones built by hand.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
+pub mod check;
+pub mod hybrid;
+
 use plimsoll_kernels::{AttentionShape, Format};
 use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::graph::{Activation, Attention, GraphBuilder, MatrixId, StateId, VectorId};
@@ -67,15 +70,7 @@ impl Toy {
             let h = g.rms_norm("norm", x, vector(self.hidden), false, 1e-6);
             let parts = [matrix(q, self.hidden), matrix(k, self.hidden), matrix(k, self.hidden)];
             let qkv = g.linear("qkv", h, &parts, shape.qkv_width());
-            let attention = Attention {
-                shape,
-                state: StateId(layer as u32),
-                q_norm: None,
-                k_norm: None,
-                rotation: None,
-                scale: 0.25,
-                softcap: None,
-            };
+            let attention = Attention::plain(shape, StateId(layer as u32), 0.25);
             let h = g.attention(qkv, attention);
             g.linear_add("o", h, &[matrix(self.hidden, q)], x);
             let up = [matrix(self.ffn, self.hidden), matrix(self.ffn, self.hidden)];
@@ -98,6 +93,7 @@ impl Toy {
             states: self.states.clone(),
             ropes: vec![],
             graph: g.finish(logits),
+            notes: vec![],
         }
     }
 }

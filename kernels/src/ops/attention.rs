@@ -17,6 +17,8 @@ pub struct Variant {
     pub tokens: u32,
     /// Query heads of a workgroup, of the group of one KV head.
     pub heads: u32,
+    /// Each query head has a sink.
+    pub sinks: bool,
     /// Invocations.
     pub workgroup: u32,
 }
@@ -64,6 +66,8 @@ crate::params! {
         scale: f32,
         /// Cap of the scores, or 0.
         softcap: f32,
+        /// Sinks in the vectors.
+        sinks: u32,
     }
 }
 
@@ -85,6 +89,9 @@ pub struct Args {
     pub softcap: Option<f32>,
     /// A query at `q` sees keys in `(q − window, q]`; at least 1.
     pub window: Option<u32>,
+    /// Word offset of `[Hq]` in the vectors: a score for each query head, neither scaled nor capped, that joins the
+    /// softmax and has no value. With splits the merge joins it, and only the merge.
+    pub sinks: Option<u32>,
     /// Index of the tile table.
     pub tile_table: u32,
     /// The tile table.
@@ -101,6 +108,13 @@ pub struct Args {
     pub out_stride: u32,
     /// Most tokens in a step.
     pub max_tokens: u32,
+}
+
+impl Args {
+    /// Whether this dispatch may be the one that divides by the sums, and so needs the sinks.
+    pub const fn joins_sinks(&self) -> bool {
+        self.sinks.is_some() && self.splits == 1 && self.last_segment
+    }
 }
 
 /// Query rows a workgroup may hold: their queries take at most 8 KiB of workgroup memory.
@@ -132,7 +146,8 @@ pub const fn scratch_words(shape: &AttentionShape, splits: u32, max_tokens: u32)
 }
 
 /// Plans the dispatch. Operands: qkv (ReadArena), KV segment (ReadArena), out (Write), scratch (Write;
-/// [`scratch_words`] f32), range (Range). The tiles hold at most [`tile_tokens`] tokens.
+/// [`scratch_words`] f32), range (Range) and, where [`Args::joins_sinks`], vectors (Read). The tiles hold at most
+/// [`tile_tokens`] tokens.
 ///
 /// The dispatch with the first segment and a range from token 0 starts the states; others continue them. With one
 /// split the dispatch with the last segment and a range up to the longest KV length writes `out`.
@@ -147,7 +162,9 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
     } else {
         profile.tuning.attention_workgroup
     };
-    let variant = Variant { format: args.kv.format, head_dim: shape.head_dim, tokens, heads, workgroup };
+    let sinks = args.joins_sinks();
+    let variant =
+        Variant { format: args.kv.format, head_dim: shape.head_dim, tokens, heads, sinks, workgroup };
     let params = Params {
         heads: shape.heads,
         kv_heads: shape.kv_heads,
@@ -169,6 +186,7 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
         window: args.window.filter(|w| *w < 1 << 31).unwrap_or(0),
         scale: args.scale,
         softcap: args.softcap.unwrap_or(0.0),
+        sinks: args.sinks.unwrap_or(0),
     };
     let values = u64::from(shape.heads) * u64::from(shape.head_dim);
     Call {
@@ -188,7 +206,7 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
 
 /// The CPU twin: attention of the tokens of a step over all their keys, whatever dispatches, splits and segments do.
 /// `pool` holds every physical page (words).
-pub fn twin(args: &Args, step: &[u32], qkv: &[f32], pool: &[u32], out: &mut [f32]) {
+pub fn twin(args: &Args, step: &[u32], qkv: &[f32], pool: &[u32], vectors: &[f32], out: &mut [f32]) {
     let shape = &args.shape;
     let (size, group) = (shape.head_dim as usize, shape.group());
     let words = args.kv.page_words() as usize;
@@ -217,9 +235,10 @@ pub fn twin(args: &Args, step: &[u32], qkv: &[f32], pool: &[u32], out: &mut [f32
                         }
                     })
                     .collect();
-                let largest = scores.iter().copied().fold(f64::MIN, f64::max);
+                let sink = args.sinks.map(|at| f64::from(vectors[(at + head) as usize]));
+                let largest = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
-                let sum: f64 = weights.iter().sum();
+                let sum: f64 = weights.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - largest).exp());
                 let mut acc = vec![0.0; size];
                 for (position, weight) in (first..=query).zip(&weights) {
                     for (a, v) in acc.iter_mut().zip(cell(position, true)) {
@@ -268,8 +287,14 @@ const fn power(value: u32) -> u32 {
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        let variant =
-            |format, head_dim, tokens, heads, workgroup| Self { format, head_dim, tokens, heads, workgroup };
+        let variant = |format, head_dim, tokens, heads, workgroup| Self {
+            format,
+            head_dim,
+            tokens,
+            heads,
+            sinks: false,
+            workgroup,
+        };
         let mut all = Vec::new();
         for format in KvFormat::ALL {
             all.push(variant(format, 64, 5, 3, 8));
@@ -278,6 +303,8 @@ impl Variant {
         }
         all.push(variant(KvFormat::F16, 5, 8, 2, 64));
         all.push(variant(KvFormat::F16, 512, 1, 4, 64));
+        all.push(Self { sinks: true, ..variant(KvFormat::F16, 64, 2, 8, 64) });
+        all.push(Self { sinks: true, ..variant(KvFormat::F32, 128, 1, 1, 32) });
         all
     }
 
@@ -307,8 +334,13 @@ impl Variant {
 impl Shader for Variant {
     fn name(&self) -> String {
         format!(
-            "attention_{}_e{}_{}x{}_wg{}",
-            self.format, self.head_dim, self.tokens, self.heads, self.workgroup
+            "attention_{}_e{}_{}x{}{}_wg{}",
+            self.format,
+            self.head_dim,
+            self.tokens,
+            self.heads,
+            if self.sinks { "_sinks" } else { "" },
+            self.workgroup
         )
     }
 
@@ -329,8 +361,9 @@ impl Shader for Variant {
             ("SCORE_ROWS", lanes.score_rows),
             ("LANE_KEYS", PAGE / lanes.keys),
             ("QUAD", 4),
+            ("SINKS", self.sinks.into()),
         ];
-        Source::new(Params::WGSL)
+        let source = Source::new(Params::WGSL)
             .constant("WG", self.workgroup)
             .constant("E", self.head_dim)
             .constant("TOKENS", self.tokens)
@@ -355,14 +388,18 @@ impl Shader for Variant {
             .operand(1, Access::ReadArena, "kv", ty)
             .operand(2, Access::Write, "out", "array<f32>")
             .operand(3, Access::Write, "scratch", "array<vec4<f32>>")
-            .operand(4, Access::Range, "range", "vec4<u32>")
-            .text(&lanes::unroll(include_str!("attention.wgsl"), &counts))
-            .text(text)
-            .finish()
+            .operand(4, Access::Range, "range", "vec4<u32>");
+        let source =
+            if self.sinks { source.operand(5, Access::Read, "vectors", "array<f32>") } else { source };
+        source.text(&lanes::unroll(include_str!("attention.wgsl"), &counts)).text(text).finish()
     }
 
     fn operands(&self) -> Vec<Access> {
-        vec![Access::ReadArena, Access::ReadArena, Access::Write, Access::Write, Access::Range]
+        let mut all = vec![Access::ReadArena, Access::ReadArena, Access::Write, Access::Write, Access::Range];
+        if self.sinks {
+            all.push(Access::Read);
+        }
+        all
     }
 
     fn workgroup(&self) -> u32 {

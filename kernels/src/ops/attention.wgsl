@@ -2,6 +2,7 @@
 //
 //   s_rk = scale · q_r · k_k, capped;   m' = max(m, max_k s_rk);   l' = e^(m - m') l + Σ_k e^(s_rk - m')
 //   acc' = e^(m - m') acc + Σ_k e^(s_rk - m') v_k;   out = acc / l, or 0 for a row that sees nothing
+//   with sinks, where the division is:  m' = max(m, sink);   out = e^(m - m') acc / (e^(m - m') l + e^(sink - m'))
 //
 // Grid: one workgroup per (tile, split, KV head, part of its query heads). Its ROWS = TOKENS·HEADS query rows are
 // (token of the tile, head of the part). Splits share the pages in reach evenly; each keeps a state of its own.
@@ -260,7 +261,14 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
 
     //: for $r VALUE_ROWS
     if (real$r) {
-        let inverse = select(0.0, 1.0 / sum$r, sum$r > 0.0);
+        var inverse = select(0.0, 1.0 / sum$r, sum$r > 0.0);
+        //: for $once SINKS
+        // The sink is one more score, of no value. It joins here and nowhere else: states carry keys alone.
+        let sink$r = vectors[p.sinks + kv_head * p.group + head$r];
+        let top$r = max(largest[turn * ROWS + row$r], sink$r);
+        let kept$r = exp(largest[turn * ROWS + row$r] - top$r);
+        inverse = kept$r / (kept$r * sum$r + exp(sink$r - top$r));
+        //: end
         let to = (first_token + row$r / HEADS) * p.out_stride + (kv_head * p.group + head$r) * E;
         //: for $j LANE_UNITS
         if (unit_lane + $j * UNIT_LANES < UNITS) {

@@ -1,4 +1,5 @@
 // out[t, h] = Σ e^(m_i - m) acc_i / Σ e^(m_i - m) l_i, with m the largest m_i; 0 where every l_i is 0
+// With sinks: m = max(m_i, sink), and the divisor has e^(sink - m) besides.
 //
 // scratch is [splits][T][Hq] states of QUADS + 1 vec4: acc, then (m, l, 0, 0).
 // Grid: `blocks` workgroups a token; a lane owns four values of one head. No workgroup memory.
@@ -23,6 +24,11 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
         largest = max(largest, scratch[first + i * stride + p.quads].x);
     }
     var sum = 0.0;
+    //: for $once SINKS
+    let sink = vectors[p.sinks + head];
+    largest = max(largest, sink);
+    sum = exp(sink - largest);
+    //: end
     var acc = vec4<f32>(0.0);
     for (var i = 0u; i < p.splits; i++) {
         let at = first + i * stride;

@@ -25,6 +25,8 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)²`.
     ReluSquared,
+    /// `1 / (1 + exp(−x))`.
+    Sigmoid,
 }
 
 impl Activation {
@@ -34,15 +36,45 @@ impl Activation {
             Activation::Silu => include_str!("gate_silu.wgsl"),
             Activation::GeluTanh => concat!(include_str!("tanh.wgsl"), include_str!("gate_gelu_tanh.wgsl")),
             Activation::ReluSquared => include_str!("gate_relu_squared.wgsl"),
+            Activation::Sigmoid => include_str!("gate_sigmoid.wgsl"),
         }
     }
+
+    /// The CPU twin.
+    pub(crate) fn of(self, x: f64) -> f64 {
+        match self {
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::GeluTanh => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+                0.5 * x * (1.0 + inner.tanh())
+            }
+            Activation::ReluSquared => x.max(0.0) * x.max(0.0),
+            Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        }
+    }
+
+    /// How names of variants call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Activation::Silu => "silu",
+            Activation::GeluTanh => "gelu_tanh",
+            Activation::ReluSquared => "relu_squared",
+            Activation::Sigmoid => "sigmoid",
+        }
+    }
+
+    /// Every activation.
+    pub(crate) const ALL: [Self; 4] =
+        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared, Activation::Sigmoid];
 }
 
 crate::params! {
     /// Sizes and places.
     pub struct Params {
-        /// Header word with the number of rows.
+        /// Header word with the number of rows, or of tokens that have several each.
         count_word: u32,
+        /// Rows for each that the header counts.
+        per_token: u32,
         /// Values of a row.
         width: u32,
         /// Workgroups for one row.
@@ -65,7 +97,7 @@ pub struct Args {
     pub x_stride: u32,
     /// Values between rows of `out`.
     pub out_stride: u32,
-    /// What a row is: tokens or logit rows.
+    /// What a row is: tokens, logit rows or choices.
     pub unit: crate::Unit,
 }
 
@@ -73,6 +105,7 @@ pub struct Args {
 pub fn plan(_profile: &Profile, args: &Args) -> Call {
     let params = Params {
         count_word: lanes::count_word(args.unit),
+        per_token: lanes::per_token(args.unit),
         width: args.width,
         per_row: elementwise::per_row(args.width),
         x_stride: args.x_stride,
@@ -95,16 +128,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
         let x = &x[row * args.x_stride as usize..][..2 * width];
         let out = &mut out[row * args.out_stride as usize..][..width];
         for (i, out) in out.iter_mut().enumerate() {
-            let (g, up) = (f64::from(x[i]), f64::from(x[width + i]));
-            let act = match args.activation {
-                Activation::Silu => g / (1.0 + (-g).exp()),
-                Activation::GeluTanh => {
-                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g * g * g);
-                    0.5 * g * (1.0 + inner.tanh())
-                }
-                Activation::ReluSquared => g.max(0.0) * g.max(0.0),
-            };
-            *out = (act * up) as f32;
+            *out = (args.activation.of(f64::from(x[i])) * f64::from(x[width + i])) as f32;
         }
     }
 }
@@ -112,21 +136,13 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared]
-            .into_iter()
-            .map(|activation| Self { activation })
-            .collect()
+        Activation::ALL.into_iter().map(|activation| Self { activation }).collect()
     }
 }
 
 impl Shader for Variant {
     fn name(&self) -> String {
-        match self.activation {
-            Activation::Silu => "gate_silu",
-            Activation::GeluTanh => "gate_gelu_tanh",
-            Activation::ReluSquared => "gate_relu_squared",
-        }
-        .to_owned()
+        format!("gate_{}", self.activation.name())
     }
 
     fn wgsl(&self) -> String {

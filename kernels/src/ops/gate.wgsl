@@ -1,7 +1,7 @@
 @compute @workgroup_size(WG)
 fn main(at: At) {
     let place = place_of(at);
-    if (place.x >= step[p.count_word]) {
+    if (place.x >= step[p.count_word] * p.per_token) {
         return;
     }
     for (var j = 0u; j < EACH; j++) {

@@ -10,6 +10,9 @@ pub(crate) fn entry(reduce: Reduce) -> &'static str {
     }
 }
 
+/// The WGSL of `key_of`, which orders floats by their bits, and of its inverses `bits_of` and `finite`.
+pub(crate) const FLOAT_KEY: &str = include_str!("float_key.wgsl");
+
 /// How names of variants call a reduction.
 pub(crate) fn reduce_name(reduce: Reduce) -> &'static str {
     match reduce {
@@ -25,6 +28,14 @@ pub(crate) fn count_word(unit: Unit) -> u32 {
         Unit::One | Unit::Tokens | Unit::Choices(_) => step::HEADER_TOKENS,
         Unit::LogitRows => step::HEADER_LOGIT_ROWS,
         Unit::Tiles(table) => step::HEADER_TILES + table,
+    }
+}
+
+/// Rows for each that [`count_word`] counts: the choices of a token, else 1.
+pub(crate) fn per_token(unit: Unit) -> u32 {
+    match unit {
+        Unit::Choices(top) => top,
+        Unit::One | Unit::Tokens | Unit::LogitRows | Unit::Tiles(_) => 1,
     }
 }
 

@@ -59,41 +59,9 @@ pub struct Variant {
 
 /// Plans the dispatch. Operands: matrix shard (Read), x (ReadArena), out (Write), vectors (Read).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
-    let tuning = &profile.tuning;
-    let cols = args.max_rows.clamp(1, linear::MAT_VEC_ROWS).next_power_of_two();
-    let mut workgroup = tuning.mat_vec_workgroup.max(1).next_power_of_two();
-    let mut rows = tuning.mat_vec_rows.max(1);
-    let sum = match tuning.reduce {
-        Reduce::Shared => Sum::Shared,
-        Reduce::Subgroup if profile.subgroup_size.0 >= workgroup => Sum::OneSubgroup,
-        Reduce::Subgroup => Sum::Subgroups,
-    };
-    if sum != Sum::OneSubgroup {
-        // A tuning row is advice; the limits are not.
-        let limits = &profile.limits;
-        let fits = |workgroup: u32, rows: u32| {
-            4 * workgroup * rows * cols <= limits.max_compute_workgroup_storage_size
-        };
-        while workgroup > 1 && workgroup > limits.max_compute_invocations_per_workgroup {
-            workgroup /= 2;
-        }
-        while rows > 1 && !fits(workgroup, rows) {
-            rows = rows.div_ceil(2);
-        }
-        while workgroup > 1 && !fits(workgroup, rows) {
-            workgroup /= 2;
-        }
-    }
-    let variant = Variant {
-        format: args.format,
-        cols,
-        rows,
-        workgroup,
-        granule: granule(args.format),
-        sum,
-        wide: linear::wide(args),
-    };
-    let groups = args.n.div_ceil(rows);
+    let cols = args.max_rows.clamp(1, linear::MAT_VEC_ROWS);
+    let variant = Variant::new(profile, args.format, cols, linear::wide(args.k, args.x_stride));
+    let (cols, groups) = (variant.cols, args.n.div_ceil(variant.rows));
     Call {
         kernel: variant.into(),
         params: linear::params(args).words(),
@@ -114,6 +82,68 @@ const fn granule(format: Format) -> u32 {
 }
 
 impl Variant {
+    /// The variant for at least `cols` rows of x on an adapter.
+    pub(crate) fn new(profile: &Profile, format: Format, cols: u32, wide: bool) -> Self {
+        let tuning = &profile.tuning;
+        let cols = cols.max(1).next_power_of_two();
+        let mut workgroup = tuning.mat_vec_workgroup.max(1).next_power_of_two();
+        let mut rows = tuning.mat_vec_rows.max(1);
+        let sum = match tuning.reduce {
+            Reduce::Shared => Sum::Shared,
+            Reduce::Subgroup if profile.subgroup_size.0 >= workgroup => Sum::OneSubgroup,
+            Reduce::Subgroup => Sum::Subgroups,
+        };
+        if sum != Sum::OneSubgroup {
+            // A tuning row is advice; the limits are not.
+            let limits = &profile.limits;
+            let fits = |workgroup: u32, rows: u32| {
+                4 * workgroup * rows * cols <= limits.max_compute_workgroup_storage_size
+            };
+            while workgroup > 1 && workgroup > limits.max_compute_invocations_per_workgroup {
+                workgroup /= 2;
+            }
+            while rows > 1 && !fits(workgroup, rows) {
+                rows = rows.div_ceil(2);
+            }
+            while workgroup > 1 && !fits(workgroup, rows) {
+                workgroup /= 2;
+            }
+        }
+        Self { format, cols, rows, workgroup, granule: granule(format), sum, wide }
+    }
+
+    /// Workgroup memory with barriers behind it, by name: what a decision of the whole workgroup is handed on in.
+    pub(crate) fn shared(&self) -> Option<&'static str> {
+        (self.sum != Sum::OneSubgroup).then_some("partial")
+    }
+
+    /// The module, after its parameters and operands; `share` is the text of `share_of`, `row_of`, `x_row` and `leaves`.
+    pub(crate) fn module(&self, source: Source, share: &str) -> String {
+        let source = source
+            .constant("WG", self.workgroup)
+            .constant("ROWS", self.rows)
+            .constant("COLS", self.cols)
+            .constant("GRANULE", self.granule)
+            .constant("KEPT", (self.rows * self.cols).div_ceil(self.workgroup.max(1)))
+            .constant("NO_BIAS", linear::NO_BIAS);
+        let counts = [("ROWS", self.rows), ("COLS", self.cols), ("GRANULE", self.granule)];
+        unpackers(source, self.format)
+            .text(if self.wide {
+                include_str!("linear_wide.wgsl")
+            } else {
+                concat!(include_str!("linear_single.wgsl"), include_str!("linear_narrow.wgsl"))
+            })
+            .text(include_str!("linear.wgsl"))
+            .text(share)
+            .text(match self.sum {
+                Sum::OneSubgroup => include_str!("mat_vec_one.wgsl"),
+                Sum::Subgroups => include_str!("mat_vec_subgroups.wgsl"),
+                Sum::Shared => include_str!("mat_vec_shared.wgsl"),
+            })
+            .text(&lanes::unroll(include_str!("mat_vec.wgsl"), &counts))
+            .finish()
+    }
+
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
         let base = Self {
@@ -160,32 +190,7 @@ impl Shader for Variant {
     }
 
     fn wgsl(&self) -> String {
-        let source = Source::new(linear::Params::WGSL)
-            .operand(0, Access::Read, "w", "array<u32>")
-            .operand(1, Access::ReadArena, "x", if self.wide { "array<vec4<f32>>" } else { "array<f32>" })
-            .operand(2, Access::Write, "out", "array<f32>")
-            .operand(3, Access::Read, "vectors", "array<f32>")
-            .constant("WG", self.workgroup)
-            .constant("ROWS", self.rows)
-            .constant("COLS", self.cols)
-            .constant("GRANULE", self.granule)
-            .constant("KEPT", (self.rows * self.cols).div_ceil(self.workgroup.max(1)))
-            .constant("NO_BIAS", linear::NO_BIAS);
-        let counts = [("ROWS", self.rows), ("COLS", self.cols), ("GRANULE", self.granule)];
-        unpackers(source, self.format)
-            .text(if self.wide {
-                include_str!("linear_wide.wgsl")
-            } else {
-                concat!(include_str!("linear_single.wgsl"), include_str!("linear_narrow.wgsl"))
-            })
-            .text(include_str!("linear.wgsl"))
-            .text(match self.sum {
-                Sum::OneSubgroup => include_str!("mat_vec_one.wgsl"),
-                Sum::Subgroups => include_str!("mat_vec_subgroups.wgsl"),
-                Sum::Shared => include_str!("mat_vec_shared.wgsl"),
-            })
-            .text(&lanes::unroll(include_str!("mat_vec.wgsl"), &counts))
-            .finish()
+        self.module(linear::source(linear::Params::WGSL, self.wide), linear::ROWS)
     }
 
     fn operands(&self) -> Vec<Access> {

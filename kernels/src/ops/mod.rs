@@ -4,8 +4,10 @@ pub mod activate;
 pub mod add;
 pub mod attention;
 pub mod attention_merge;
+pub mod clamped_gate;
 pub mod combine;
 pub mod conv;
+pub mod delta;
 mod elementwise;
 pub mod embed;
 pub mod expert_sort;
@@ -16,15 +18,18 @@ mod lanes;
 pub mod linear;
 pub mod mat_mat;
 pub mod mat_vec;
+pub mod multiply;
 pub mod rms_norm;
 pub mod rope_kv;
 pub mod route;
+pub mod scale;
 pub mod select_rows;
 pub mod softcap;
 pub mod ssd;
 pub mod top_k;
 
 use crate::shader::{Access, Shader};
+use crate::step::{HEADER_TILES, TILE_WORDS, TileTable};
 use serde::{Deserialize, Serialize};
 
 /// Implements [`Shader`] for the enum by asking the variant.
@@ -72,6 +77,8 @@ kernels! {
     AttentionMerge(attention_merge),
     /// Gated activation.
     Gate(gate),
+    /// Clamped gated activation.
+    ClampedGate(clamped_gate),
     /// Residual sum.
     Add(add),
     /// Rows whose logits are wanted.
@@ -80,6 +87,29 @@ kernels! {
     Softcap(softcap),
     /// The k largest logits of each row.
     TopK(top_k),
+    /// Causal convolution of channels, and its tail.
+    Conv(conv),
+    /// Selective state space.
+    Ssd(ssd),
+    /// Norm with a gate.
+    GatedNorm(gated_norm),
+    /// The experts of each token and their weights.
+    Route(route),
+    /// Choices sorted by expert.
+    ExpertSort(expert_sort),
+    /// Products with a stack of experts.
+    Experts(experts),
+    /// The experts' answers, summed.
+    Combine(combine),
+    /// Activation in place.
+    Activate(activate),
+}
+
+/// The entries of a tile table: first token, tokens, slot, position of the first.
+fn sequences(step: &[u32], (index, table): (u32, TileTable)) -> impl Iterator<Item = [u32; 4]> {
+    let count = step[(HEADER_TILES + index) as usize] as usize;
+    let entries = step[table.offset as usize..].chunks_exact(TILE_WORDS as usize);
+    entries.take(count).map(|e| [e[0], e[1], e[2], e[3]])
 }
 
 impl Kernel {

@@ -1,4 +1,5 @@
-//! Head norms, rope and the KV write: queries rotate in place, keys and values go to their pages.
+//! Head norms, rope and the KV write: queries rotate in place, keys and values go to their pages, unless another layer
+//! wrote them.
 
 use super::lanes;
 use crate::shader::{Access, Shader, Source};
@@ -28,8 +29,10 @@ crate::params! {
         heads: u32,
         /// Query heads this dispatch does: `Hq` or 0.
         queries: u32,
-        /// `Hk`.
+        /// `Hk`, or 0 where another layer wrote them.
         kv_heads: u32,
+        /// Heads of the row before the first value head.
+        values: u32,
         /// Values between rows.
         stride: u32,
         /// Positions in the step tables.
@@ -64,6 +67,34 @@ crate::params! {
         k_eps: f32,
         /// 1 for zero-centred weights.
         k_plus_one: f32,
+        /// 1 when values are normed.
+        v_norm: u32,
+        /// Their eps.
+        v_eps: f32,
+    }
+}
+
+/// Where keys and values come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keys {
+    /// From their own columns: stacked q, k, v.
+    #[default]
+    Own,
+    /// Values are the keys before their norm and rotation: stacked q, k.
+    Values,
+    /// From the state, which another layer wrote in this step: q alone.
+    Shared,
+}
+
+impl Keys {
+    /// Columns of the stacked projection.
+    pub fn width(self, shape: &crate::AttentionShape) -> u32 {
+        match self {
+            Keys::Own => shape.qkv_width(),
+            Keys::Values => (shape.heads + shape.kv_heads) * shape.head_dim,
+            Keys::Shared => shape.heads * shape.head_dim,
+        }
     }
 }
 
@@ -115,6 +146,10 @@ pub struct Args {
     pub q_norm: Option<HeadNorm>,
     /// Norm of each key head before the rope.
     pub k_norm: Option<HeadNorm>,
+    /// Norm of each value head, without a weight: its epsilon.
+    pub v_norm: Option<f32>,
+    /// Where keys and values come from.
+    pub keys: Keys,
     /// Rotation.
     pub rope: Option<Rope>,
     /// Whether this dispatch does the queries too (the first segment does).
@@ -127,7 +162,8 @@ pub struct Args {
     pub qkv_stride: u32,
 }
 
-/// Plans the dispatch. Operands: qkv `[T, (Hq + 2·Hk)·E]` (Write), KV segment (Write), vectors (Read).
+/// Plans the dispatch. Operands: qkv `[T, ` [`Keys::width`] `]` (Write), KV segment (Write), vectors (Read). With
+/// [`Keys::Shared`] the segment is bound and left alone.
 pub fn plan(profile: &Profile, args: &Args) -> Call {
     let shape = &args.shape;
     let workgroup = if profile.cpu {
@@ -150,10 +186,12 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
     let (q_norm, q_weight, q_eps, q_plus_one) = norm(args.q_norm);
     let (k_norm, k_weight, k_eps, k_plus_one) = norm(args.k_norm);
     let queries = if args.rotate_queries { shape.heads } else { 0 };
+    let kv_heads = if args.keys == Keys::Shared { 0 } else { shape.kv_heads };
     let params = Params {
         heads: shape.heads,
         queries,
-        kv_heads: shape.kv_heads,
+        kv_heads,
+        values: shape.heads + if args.keys == Keys::Own { shape.kv_heads } else { 0 },
         stride: args.qkv_stride,
         positions: args.positions,
         slots: args.token_slots,
@@ -171,19 +209,23 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
         k_weight,
         k_eps,
         k_plus_one,
+        v_norm: args.v_norm.is_some().into(),
+        v_eps: args.v_norm.unwrap_or(0.0),
     };
     let size = u64::from(shape.head_dim);
-    let rotated = u64::from(queries + shape.kv_heads);
+    let rotated = u64::from(queries + kv_heads);
+    let read = u64::from(kv_heads) * if args.keys == Keys::Own { 2 } else { 1 };
+    let stored = if kv_heads == 0 { 0 } else { args.kv.token_bytes() };
+    let normed = if args.v_norm.is_some() { u64::from(kv_heads) } else { 0 };
     Call {
         kernel: variant.into(),
         params: params.words(),
-        workgroups: Count::each(Unit::Tokens, 1, queries + shape.kv_heads),
+        workgroups: Count::each(Unit::Tokens, 1, queries + kv_heads),
         rows: Unit::Tokens,
         cost: Cost {
-            bytes_per_row: (2 * u64::from(queries) + 2 * u64::from(shape.kv_heads)) * size * 4
-                + args.kv.token_bytes(),
-            // Norm 5, rope 3 a value.
-            flops_per_row: rotated * size * 8,
+            bytes_per_row: (2 * u64::from(queries) + read) * size * 4 + stored,
+            // Norm 5, rope 3 a value; the norm of values 3.
+            flops_per_row: (rotated * 8 + normed * 3) * size,
             ..Cost::default()
         },
     }
@@ -216,7 +258,7 @@ pub fn twin(args: &Args, step: &[u32], vectors: &[f32], qkv: &mut [f32], segment
         x.into_iter().map(|v| v as f32).collect()
     };
     for token in 0..step[crate::step::HEADER_TOKENS as usize] as usize {
-        let row = &mut qkv[token * args.qkv_stride as usize..][..shape.qkv_width() as usize];
+        let row = &mut qkv[token * args.qkv_stride as usize..][..args.keys.width(shape) as usize];
         let (queries, rest) = row.split_at_mut(shape.heads as usize * size);
         if args.rotate_queries {
             for head in queries.chunks_mut(size) {
@@ -224,14 +266,23 @@ pub fn twin(args: &Args, step: &[u32], vectors: &[f32], qkv: &mut [f32], segment
                 head.copy_from_slice(&x);
             }
         }
+        if args.keys == Keys::Shared {
+            continue;
+        }
         let position = step[args.positions as usize + token];
         let slot = step[args.token_slots as usize + token];
         let Some(page) = args.place.page(step, slot, position / PAGE) else { continue };
         let words = args.kv.page_words() as usize;
         let page = &mut segment[page as usize * words..][..words];
-        let (keys, values) = rest.split_at(shape.kv_heads as usize * size);
+        let (keys, own) = rest.split_at(shape.kv_heads as usize * size);
+        let values = if args.keys == Keys::Values { keys } else { own };
         for (head, (key, value)) in (0..).zip(keys.chunks(size).zip(values.chunks(size))) {
-            args.kv.store(page, head, position % PAGE, &prepared(key, args.k_norm, token), value);
+            let scale = args.v_norm.map_or(1.0, |eps| {
+                let squares: f64 = value.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
+                1.0 / (squares / size as f64 + f64::from(eps)).sqrt()
+            });
+            let value: Vec<f32> = value.iter().map(|v| (f64::from(*v) * scale) as f32).collect();
+            args.kv.store(page, head, position % PAGE, &prepared(key, args.k_norm, token), &value);
         }
     }
 }

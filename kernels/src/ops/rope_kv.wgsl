@@ -1,10 +1,13 @@
 // Head norms, rope and the KV write of the tokens of a step
 //
 //   x' = x / sqrt(mean(x²) + eps) · (w + plus_one)                          queries and keys, where a norm is
+//   v' = v / sqrt(mean(v²) + eps)                                           values, where their norm is
 //   (a, b) -> (a·cos - b·sin, b·cos + a·sin)                                pairs (i, i + pairs) or (2i, 2i + 1)
 //
+// Values have columns of their own, or are the keys as they came: before their norm and rotation.
+//
 // Grid: one workgroup per (token, head): the query heads (when this dispatch does them), written in place; then the
-// KV heads, key and value together because a q8_0 block of both shares a word. Physical pages outside the bound
+// KV heads (unless another layer wrote them), key and value together because a q8_0 block of both shares a word. Physical pages outside the bound
 // segment are left alone. Lanes own pairs, then words of the page row.
 // Workgroup memory: key and value as f32, 8·Ep bytes, q8_0 scales, 4 bytes a lane: at most 4.6 KiB (E = 512, WG 128).
 
@@ -93,10 +96,14 @@ fn main(at: Lanes) {
     if (is_query) {
         return;
     }
-    let value_from = token * p.stride + (p.heads + p.kv_heads + kv_head) * E;
+    let value_from = token * p.stride + (p.values + kv_head) * E;
+    var value_scale = 1.0;
+    if (p.v_norm != 0u) {
+        value_scale = norm_scale(at, value_from, p.v_eps);
+    }
     for (var e = at.lane; e < EP; e += WG) {
         if (e < E) {
-            value_row[e] = qkv[value_from + e];
+            value_row[e] = qkv[value_from + e] * value_scale;
         } else {
             key_row[e] = 0.0;
             value_row[e] = 0.0;

@@ -1,12 +1,11 @@
 //! Where a checkpoint keeps its template, and the one tag that is not Jinja.
 
 use super::MAX_SOURCE_BYTES;
-use crate::checkpoint::{Checkpoint, gguf, json};
+use crate::checkpoint::{Checkpoint, SideFiles, gguf, json};
 use crate::error::ModelError;
 use crate::tokenizer::token_text;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// A template and the special tokens it may name.
 pub(super) struct Found {
@@ -20,10 +19,7 @@ pub(super) fn find(checkpoint: &Checkpoint) -> Result<Option<Found>, ModelError>
     if let Some(metadata) = checkpoint.metadata() {
         return from_gguf(metadata);
     }
-    match checkpoint.side_directory() {
-        Some(directory) => from_directory(directory),
-        None => Ok(None),
-    }
+    from_side_files(checkpoint.side())
 }
 
 fn from_gguf(metadata: &gguf::Metadata) -> Result<Option<Found>, ModelError> {
@@ -41,15 +37,13 @@ fn from_gguf(metadata: &gguf::Metadata) -> Result<Option<Found>, ModelError> {
     Ok(Some(Found { source: source.to_owned(), tokens }))
 }
 
-fn from_directory(directory: &Path) -> Result<Option<Found>, ModelError> {
-    let config = json::read_optional(&directory.join("tokenizer_config.json"), json::MAX_CONFIG_BYTES)?;
-    let jinja = directory.join("chat_template.jinja");
-    let source = if jinja.is_file() {
-        let bytes = json::read_bytes(&jinja, MAX_SOURCE_BYTES as u64)?;
+fn from_side_files(files: &SideFiles) -> Result<Option<Found>, ModelError> {
+    let config = files.json("tokenizer_config.json", json::MAX_CONFIG_BYTES)?;
+    let source = if let Some((jinja, bytes)) = files.read("chat_template.jinja", MAX_SOURCE_BYTES as u64)? {
         let text = String::from_utf8(bytes);
         Some(text.map_err(|_| ModelError::corrupt(&jinja, "file", "UTF-8", "other bytes"))?)
     } else {
-        let file = json::read_optional(&directory.join("chat_template.json"), json::MAX_CONFIG_BYTES)?;
+        let file = files.json("chat_template.json", json::MAX_CONFIG_BYTES)?;
         let template =
             [file.as_ref(), config.as_ref()].into_iter().flatten().find_map(|j| j.get("chat_template"));
         template.map(choose).transpose()?.flatten()

@@ -11,16 +11,6 @@ use std::path::Path;
 /// Configurations are kilobytes; quantised ones with per-module lists reach megabytes.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 32 << 20;
 
-/// Reads a JSON file of at most `limit` bytes.
-pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Value, ModelError> {
-    parse(&read_bytes(path, limit)?, path)
-}
-
-/// Reads a JSON file of at most `limit` bytes that may be absent.
-pub(crate) fn read_optional(path: &Path, limit: u64) -> Result<Option<Value>, ModelError> {
-    if path.is_file() { read_file(path, limit).map(Some) } else { Ok(None) }
-}
-
 /// Reads a small text file into memory; nothing is read when it is larger than `limit` or no regular file.
 pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, ModelError> {
     let meta = std::fs::metadata(path).map_err(|e| ModelError::io("open", path, e))?;

@@ -18,11 +18,13 @@ pub mod gguf;
 pub(crate) mod json;
 mod open;
 mod safetensors;
+mod side;
 
 use crate::error::ModelError;
 use bytes::FileBytes;
 use plimsoll_kernels::Format;
 use serde_json::Value;
+pub(crate) use side::SideFiles;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -113,8 +115,10 @@ pub struct Checkpoint {
     source: Source,
     name: String,
     path: PathBuf,
+    side: SideFiles,
     config: Option<Value>,
     generation_config: Option<Value>,
+    hf_quant_config: Option<Value>,
     metadata: Option<gguf::Metadata>,
     files: Vec<Arc<FileBytes>>,
     tensors: Vec<TensorInfo>,
@@ -164,7 +168,25 @@ impl Checkpoint {
     /// When it is not JSON.
     pub fn from_config_bytes(bytes: &[u8], name: &str) -> Result<Self, ModelError> {
         let path = Path::new(name);
-        Ok(Checkpoint::new(Source::Config, name.to_owned(), path, Some(open::config_object(bytes, path)?)))
+        let config = open::config_object(bytes, path)?;
+        Ok(Checkpoint::in_memory(Source::Config, name, Some(config)))
+    }
+
+    /// Puts files beside a checkpoint in memory that a directory would have: `tokenizer.json`,
+    /// `tokenizer_config.json`, `generation_config.json`, `chat_template.jinja`. They replace what was there.
+    ///
+    /// # Errors
+    /// When generation_config.json is not JSON; the others are read when they are asked for.
+    pub fn with_side_files(mut self, files: Vec<(String, Vec<u8>)>) -> Result<Self, ModelError> {
+        self.side = SideFiles::Memory(Arc::new(files.into_iter().collect()));
+        open::add_side_files(&mut self)?;
+        Ok(self)
+    }
+
+    /// A checkpoint that no path leads to: what lies in the working directory is not beside it.
+    fn in_memory(source: Source, name: &str, config: Option<Value>) -> Self {
+        let new = Checkpoint::new(source, name.to_owned(), Path::new(name), config);
+        Checkpoint { side: SideFiles::None, ..new }
     }
 
     fn new(source: Source, name: String, path: &Path, config: Option<Value>) -> Self {
@@ -172,8 +194,10 @@ impl Checkpoint {
             source,
             name,
             path: path.to_owned(),
+            side: if source == Source::Gguf { SideFiles::None } else { SideFiles::of(path) },
             config,
             generation_config: None,
+            hf_quant_config: None,
             metadata: None,
             files: Vec::new(),
             tensors: Vec::new(),
@@ -196,14 +220,9 @@ impl Checkpoint {
         &self.path
     }
 
-    /// The directory whose side files (tokenizer, templates) belong to this checkpoint; `None` for GGUF, which
-    /// carries its own.
-    pub(crate) fn side_directory(&self) -> Option<&Path> {
-        match self.source {
-            Source::Gguf => None,
-            _ if self.path.is_dir() => Some(&self.path),
-            _ => self.path.parent(),
-        }
+    /// The files (tokenizer, templates) that belong to this checkpoint.
+    pub(crate) fn side(&self) -> &SideFiles {
+        &self.side
     }
 
     /// config.json, an object. Non-finite numbers are the strings "Infinity", "-Infinity" and "NaN": see [`number`].
@@ -214,6 +233,11 @@ impl Checkpoint {
     /// generation_config.json, where there is one.
     pub fn generation_config(&self) -> Option<&Value> {
         self.generation_config.as_ref()
+    }
+
+    /// hf_quant_config.json, in which NVIDIA's tools describe packed weights beside config.json, where there is one.
+    pub fn hf_quant_config(&self) -> Option<&Value> {
+        self.hf_quant_config.as_ref()
     }
 
     /// GGUF metadata.

@@ -40,13 +40,13 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
             };
             let mut checkpoint = Checkpoint::new(Source::Safetensors, stem(path), path, config);
             add_file(&mut checkpoint, path)?;
-            add_generation_config(&mut checkpoint)?;
+            add_side_files(&mut checkpoint)?;
             Ok(checkpoint)
         }
         Some("json") => {
             let config = read_config(path)?;
             let mut checkpoint = Checkpoint::new(Source::Config, config_name(path), path, Some(config));
-            add_generation_config(&mut checkpoint)?;
+            add_side_files(&mut checkpoint)?;
             Ok(checkpoint)
         }
         // Content-addressed caches store weights without an extension.
@@ -102,7 +102,7 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
             Ok((shard.clone(), Arc::new(FileBytes::map(&shard)?)))
         })?;
     }
-    add_generation_config(&mut checkpoint)?;
+    add_side_files(&mut checkpoint)?;
     Ok(checkpoint)
 }
 
@@ -151,7 +151,7 @@ pub(super) fn safetensors_in_memory(
 ) -> Result<Checkpoint, ModelError> {
     let path = Path::new(name);
     let config = config.map(|c| config_object(c, path)).transpose()?;
-    let mut checkpoint = Checkpoint::new(Source::Safetensors, name.to_owned(), path, config);
+    let mut checkpoint = Checkpoint::in_memory(Source::Safetensors, name, config);
     match index {
         Some(index) => {
             let index = Index::parse(index, path)?;
@@ -298,10 +298,12 @@ pub(super) fn config_object(bytes: &[u8], path: &Path) -> Result<Value, ModelErr
     }
 }
 
-fn add_generation_config(checkpoint: &mut Checkpoint) -> Result<(), ModelError> {
-    if let Some(directory) = checkpoint.side_directory() {
-        checkpoint.generation_config =
-            json::read_optional(&directory.join("generation_config.json"), MAX_CONFIG_BYTES)?;
+pub(super) fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelError> {
+    checkpoint.generation_config = checkpoint.side.json("generation_config.json", MAX_CONFIG_BYTES)?;
+    // A configuration under another name may lie beside those of other models.
+    let path = checkpoint.path();
+    if checkpoint.source() != Source::Config || path.is_dir() || path.ends_with(CONFIG) {
+        checkpoint.hf_quant_config = checkpoint.side.json("hf_quant_config.json", MAX_CONFIG_BYTES)?;
     }
     Ok(())
 }

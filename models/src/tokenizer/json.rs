@@ -21,16 +21,10 @@ const MAX_BYTES: u64 = 256 << 20;
 /// Stands for the text when the post-processor is asked what it puts around one.
 const TEXT: u32 = u32::MAX;
 
-pub(super) fn from_directory(
-    directory: &Path,
-    checkpoint: &Checkpoint,
-) -> Result<Option<Tokenizer>, ModelError> {
-    let path = directory.join("tokenizer.json");
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let bytes = file::read_bytes(&path, MAX_BYTES)?;
-    let config = file::read_optional(&directory.join("tokenizer_config.json"), file::MAX_CONFIG_BYTES)?;
+pub(super) fn from_side_files(checkpoint: &Checkpoint) -> Result<Option<Tokenizer>, ModelError> {
+    let files = checkpoint.side();
+    let Some((path, bytes)) = files.read("tokenizer.json", MAX_BYTES)? else { return Ok(None) };
+    let config = files.json("tokenizer_config.json", file::MAX_CONFIG_BYTES)?;
     let sides =
         Sides { tokenizer: config, generation: checkpoint.generation_config(), model: checkpoint.config() };
     build(&bytes, &path, &sides).map(Some)

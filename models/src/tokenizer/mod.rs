@@ -18,7 +18,7 @@ mod pre;
 pub use decode::DecodeStream;
 pub(crate) use json::token_text;
 
-use crate::checkpoint::{Checkpoint, Source};
+use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use decode::Spelling;
 use std::collections::BTreeSet;
@@ -115,10 +115,9 @@ impl Tokenizer {
     /// # Errors
     /// When the vocabulary contradicts itself or needs something that is not supported.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Self>, ModelError> {
-        match (checkpoint.source(), checkpoint.metadata(), checkpoint.side_directory()) {
-            (Source::Gguf, Some(metadata), _) => Tokenizer::from_gguf(metadata),
-            (_, _, Some(directory)) => json::from_directory(directory, checkpoint),
-            _ => Ok(None),
+        match checkpoint.metadata() {
+            Some(metadata) => Tokenizer::from_gguf(metadata),
+            None => json::from_side_files(checkpoint),
         }
     }
 

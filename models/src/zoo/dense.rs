@@ -1,12 +1,12 @@
 //! What llama, qwen3 and gemma3 share: the sizes of a dense decoder-only transformer and how checkpoints spell them.
 
-use super::fields::{Fields, float, positive, size};
+use super::fields::{Fields, positive, size};
+pub use super::ropes::rope_from_config;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::gguf::Metadata;
 use crate::error::ModelError;
 use crate::rope::{Rope, Scaling};
 use plimsoll_kernels::AttentionShape;
-use serde_json::Value;
 
 /// Sizes of a dense transformer.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,20 +100,8 @@ impl Dense {
                 "heads of one size",
             ));
         }
-        let tokens = meta.opt_array("tokenizer.ggml.tokens")?.map(|a| a.len() as u64);
-        let stated = gguf_size(meta, &key("vocab_size"))?.map(u64::from);
-        if let (Some(tokens), Some(stated)) = (tokens, stated)
-            && tokens != stated
-        {
-            return Err(ModelError::field(
-                key("vocab_size"),
-                format!("{tokens}, the tokenizer's vocabulary"),
-                stated.to_string(),
-            ));
-        }
-        let vocab = stated.or(tokens).ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
         Self {
-            vocab: bounded("tokenizer.ggml.tokens", vocab)?,
+            vocab: gguf_vocab(meta, arch)?,
             hidden,
             layers: required("block_count")?,
             ffn: required("feed_forward_length")?,
@@ -206,6 +194,47 @@ pub fn gguf_size(meta: &Metadata, key: &str) -> Result<Option<u32>, ModelError> 
     bounded(key, value).map(Some)
 }
 
+/// The vocabulary of GGUF metadata: the tokenizer's where no key states it.
+///
+/// # Errors
+/// When neither is there, or both are and differ.
+pub fn gguf_vocab(meta: &Metadata, arch: &str) -> Result<u32, ModelError> {
+    let key = format!("{arch}.vocab_size");
+    let tokens = meta.opt_array("tokenizer.ggml.tokens")?.map(|a| a.len() as u64);
+    let stated = gguf_size(meta, &key)?.map(u64::from);
+    if let (Some(tokens), Some(stated)) = (tokens, stated)
+        && tokens != stated
+    {
+        return Err(ModelError::field(
+            key,
+            format!("{tokens}, the tokenizer's vocabulary"),
+            stated.to_string(),
+        ));
+    }
+    bounded("tokenizer.ggml.tokens", stated.or(tokens).ok_or_else(|| missing("tokenizer.ggml.tokens"))?)
+}
+
+/// A value for each of `layers` layers: an array's, or one number for all. `None` when the key is absent.
+///
+/// # Errors
+/// When it is something else, or an array of another length.
+pub fn gguf_per_layer(meta: &Metadata, key: &str, layers: u32) -> Result<Option<Vec<u32>>, ModelError> {
+    use crate::checkpoint::gguf::Value;
+    let all = match meta.get(key)? {
+        None => return Ok(None),
+        Some(Value::Array(array)) => array.u64s()?,
+        Some(_) => vec![meta.u64(key)?; layers as usize],
+    };
+    if all.len() != layers as usize {
+        return Err(ModelError::field(
+            key,
+            format!("one for each of {layers} layers"),
+            all.len().to_string(),
+        ));
+    }
+    all.into_iter().map(|n| if n == 0 { Ok(0) } else { bounded(key, n) }).collect::<Result<_, _>>().map(Some)
+}
+
 fn bounded(key: &str, value: u64) -> Result<u32, ModelError> {
     u32::try_from(value)
         .ok()
@@ -213,72 +242,8 @@ fn bounded(key: &str, value: u64) -> Result<u32, ModelError> {
         .ok_or_else(|| ModelError::field(key, "an integer from 1 to 2147483647", value.to_string()))
 }
 
-fn missing(key: &str) -> ModelError {
+pub(super) fn missing(key: &str) -> ModelError {
     ModelError::field(key, "a value", "nothing")
-}
-
-/// `rope_theta` and `rope_scaling`, or their newer home `rope_parameters` (possibly per layer type).
-///
-/// # Errors
-/// When a field is of another kind or the scaling is of a type that has no formula here.
-pub fn rope_from_config(
-    fields: &Fields<'_>,
-    layer_type: &str,
-    old_theta: &str,
-    default_theta: f64,
-    rotated: u32,
-) -> Result<Rope, ModelError> {
-    let parameters = fields.get("rope_parameters");
-    let nested = parameters.and_then(|p| p.get(layer_type)).filter(|p| p.is_object());
-    let block = nested.or(parameters);
-    let theta = match block.and_then(|b| b.get("rope_theta")).filter(|v| !v.is_null()) {
-        Some(value) => float("rope_theta", value)?,
-        None => fields.float(old_theta, Some(default_theta))?,
-    };
-    let theta = positive(old_theta, theta)?;
-    if fields.opt_float("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
-        return Err(ModelError::unsupported("partial_rotary_factor", "this family rotates whole heads"));
-    }
-    let scaling = match block.or_else(|| fields.get("rope_scaling")) {
-        Some(block) => scaling(block)?,
-        None => Scaling::None,
-    };
-    Ok(Rope::new(theta, rotated, scaling))
-}
-
-/// One `rope_scaling` block.
-fn scaling(block: &Value) -> Result<Scaling, ModelError> {
-    let kind =
-        block.get("rope_type").or_else(|| block.get("type")).and_then(Value::as_str).unwrap_or("default");
-    let positive = |key: &str| -> Result<f64, ModelError> {
-        let value = block.get(key).ok_or_else(|| missing(&format!("rope_scaling.{key}")))?;
-        let key = format!("rope_scaling.{key}");
-        positive(&key, float(&key, value)?)
-    };
-    match kind {
-        "default" => Ok(Scaling::None),
-        "linear" => Ok(Scaling::Linear { factor: positive("factor")? }),
-        "llama3" => {
-            let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
-            if high <= low {
-                return Err(ModelError::field(
-                    "rope_scaling.high_freq_factor",
-                    format!("above low_freq_factor ({low})"),
-                    high.to_string(),
-                ));
-            }
-            Ok(Scaling::Llama3 {
-                factor: positive("factor")?,
-                low,
-                high,
-                original: positive("original_max_position_embeddings")?,
-            })
-        }
-        other => Err(ModelError::unsupported(
-            format!("rope scaling {}", crate::error::quoted(other)),
-            "default, linear and llama3 are",
-        )),
-    }
 }
 
 /// The rotation of a GGUF model: base, linear factor, stored divisors.

@@ -194,7 +194,7 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<
     let mut g = GraphBuilder::new();
     let (queries, keys) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
 
-    let table = w.matrix(&names.outer("embed_tokens", "token_embd"), vocab, hidden)?;
+    let table = w.embedding(&names.outer("embed_tokens", "token_embd"), vocab, hidden)?;
     let x = g.embed(table, hidden, f64::from(hidden).sqrt() as f32);
     for (layer, &is_sliding) in (0..layers).zip(&sliding) {
         g.scope(format!("layers.{layer}"));
@@ -209,13 +209,10 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<
             Ok(Some(HeadNorm { weight, plus_one, eps }))
         };
         let attention = Attention {
-            shape,
-            state: StateId(layer),
             q_norm: head_norm("self_attn.q_norm", "attn_q_norm")?,
             k_norm: head_norm("self_attn.k_norm", "attn_k_norm")?,
             rotation: Some(Rotation { rope: if is_sliding { SLIDING } else { FULL }, interleaved: false }),
-            scale: scale as f32,
-            softcap: None,
+            ..Attention::plain(shape, StateId(layer), scale as f32)
         };
         let h = g.attention(qkv, attention);
         let o = w.matrix(&names.layer(layer, "self_attn.o_proj", "attn_output"), hidden, queries)?;
@@ -264,5 +261,6 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<
         states: sliding.iter().map(state).collect(),
         ropes,
         graph: g.finish(logits),
+        notes: vec![],
     })
 }

@@ -91,7 +91,7 @@ pub(super) fn build(
     let mut g = GraphBuilder::new();
     let (queries, keys) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
 
-    let table = w.matrix(names.outer("model.embed_tokens.weight", "token_embd.weight"), vocab, hidden)?;
+    let table = w.embedding(names.outer("model.embed_tokens.weight", "token_embd.weight"), vocab, hidden)?;
     let x = g.embed(table, hidden, 1.0);
     for layer in 0..layers {
         g.scope(format!("layers.{layer}"));
@@ -137,13 +137,10 @@ pub(super) fn build(
             Ok(Some(HeadNorm { weight, plus_one: false, eps }))
         };
         let attention = Attention {
-            shape,
-            state: StateId(layer),
             q_norm: head_norm("self_attn.q_norm", "attn_q_norm")?,
             k_norm: head_norm("self_attn.k_norm", "attn_k_norm")?,
             rotation: Some(Rotation { rope: RopeId(0), interleaved: options.interleaved }),
-            scale: (1.0 / f64::from(shape.head_dim).sqrt()) as f32,
-            softcap: None,
+            ..Attention::plain(shape, StateId(layer), (1.0 / f64::from(shape.head_dim).sqrt()) as f32)
         };
         let attended = g.attention(qkv, attention);
         g.push(
@@ -184,6 +181,7 @@ pub(super) fn build(
         states: vec![State::KvFull { shape }; layers as usize],
         ropes: vec![rope],
         graph: g.finish(logits),
+        notes: vec![],
     })
 }
 

@@ -24,7 +24,7 @@
 //!         Ok(Model {
 //!             name: checkpoint.name().to_owned(), architecture: self.name().to_owned(), vocab, hidden,
 //!             context_max: 2048, layers: 0, matrices, vectors, states: vec![], ropes: vec![],
-//!             graph: g.finish(logits),
+//!             graph: g.finish(logits), notes: vec![],
 //!         })
 //!     }
 //! }
@@ -40,11 +40,19 @@ pub mod dense;
 pub mod fields;
 mod gemma3;
 mod llama;
+mod mamba;
+mod mamba2;
+mod nemotron_h;
+mod packed;
+mod quantization;
 mod qwen3;
+pub mod ropes;
 pub mod weights;
 
 pub use gemma3::Gemma3;
 pub use llama::Llama;
+pub use mamba2::Mamba2;
+pub use nemotron_h::NemotronH;
 pub use qwen3::Qwen3;
 
 use crate::checkpoint::Checkpoint;
@@ -88,7 +96,15 @@ impl Default for Registry {
 impl Registry {
     /// The families of this crate.
     pub fn standard() -> Self {
-        Self { families: vec![Box::new(Llama), Box::new(Qwen3), Box::new(Gemma3)] }
+        Self {
+            families: vec![
+                Box::new(Llama),
+                Box::new(Qwen3),
+                Box::new(Gemma3),
+                Box::new(NemotronH),
+                Box::new(Mamba2),
+            ],
+        }
     }
 
     /// Adds a family; it is asked before those already there.

@@ -1,6 +1,8 @@
 //! The weight table of a model under construction: every tensor checked against the shape the model needs.
 
-use crate::checkpoint::{Checkpoint, DType, Source as CheckpointSource};
+use super::packed::{self, Wanted};
+use super::quantization::{Module, Quantization};
+use crate::checkpoint::{Checkpoint, DType, Source as CheckpointSource, TensorInfo};
 use crate::error::ModelError;
 use crate::graph::{MatrixId, VectorId};
 use crate::model::{Matrix, Source, Transform, Vector};
@@ -8,14 +10,26 @@ use plimsoll_kernels::Format;
 use std::collections::HashMap;
 
 /// Collects matrices and vectors; a tensor named twice is one weight.
+///
+/// Matrices may be packed in several tensors (MLX's formats, NVFP4, FP8): name the `X.weight` among them. Which form it
+/// is follows from the tensors that are there; with a configuration alone, from what that says of packed weights.
 pub struct Weights<'a> {
     checkpoint: &'a Checkpoint,
-    /// Format of every matrix when there is only a configuration.
+    /// Format of every plain matrix when there is only a configuration.
     assumed: Format,
+    quantization: Quantization,
     matrices: Vec<Matrix>,
     vectors: Vec<Vector>,
     matrix_ids: HashMap<String, MatrixId>,
-    vector_ids: HashMap<String, VectorId>,
+    vector_ids: HashMap<(String, Transform), VectorId>,
+}
+
+/// The names a stack of experts goes by.
+pub struct ExpertNames<'n> {
+    /// Tensors that hold the whole stack `[experts, rows, cols]`; the first that is there is taken.
+    pub stacked: &'n [String],
+    /// The tensor of one expert, where they are stored one by one.
+    pub separate: Option<&'n dyn Fn(u32) -> String>,
 }
 
 impl<'a> Weights<'a> {
@@ -25,9 +39,9 @@ impl<'a> Weights<'a> {
     /// When the configuration describes packed weights that no kernel reads, or when there is only a configuration
     /// and its dtype is none of f32, f16, bf16.
     pub fn new(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
-        refuse_quantised_config(checkpoint)?;
         Ok(Self {
             checkpoint,
+            quantization: Quantization::of(checkpoint)?,
             assumed: configured_dtype(checkpoint)?,
             matrices: Vec::new(),
             vectors: Vec::new(),
@@ -36,93 +50,255 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// Whether the checkpoint has this tensor; `absent` when there is only a configuration.
+    /// Whether there is only a configuration.
+    pub fn is_bare(&self) -> bool {
+        self.checkpoint.source() == CheckpointSource::Config
+    }
+
+    /// Whether the checkpoint has this tensor, perhaps packed; `absent` when there is only a configuration.
     pub fn has(&self, tensor: &str, absent: bool) -> bool {
-        if self.checkpoint.source() == CheckpointSource::Config {
-            absent
-        } else {
-            self.checkpoint.tensor(tensor).is_some()
-        }
+        if self.is_bare() { absent } else { packed::is_there(self.checkpoint, tensor) }
     }
 
-    /// A matrix `[rows, cols]`.
+    /// The matrix `[rows, cols]` of a linear layer.
     ///
     /// # Errors
-    /// When it is missing, has another shape, or is in a format without kernels.
+    /// When it is missing, has another shape, is in a format without kernels, or in another than the configuration says.
     pub fn matrix(&mut self, tensor: &str, rows: u32, cols: u32) -> Result<MatrixId, ModelError> {
-        let format = self.format(tensor, &[u64::from(rows), u64::from(cols)])?;
-        if let Some(&id) = self.matrix_ids.get(tensor) {
-            return Ok(id);
-        }
-        let id = MatrixId(self.matrices.len() as u32);
-        self.matrices.push(Matrix { source: Source::tensor(tensor, rows), rows, cols, format, experts: 1 });
-        self.matrix_ids.insert(tensor.to_owned(), id);
-        Ok(id)
+        self.add(tensor, rows, cols, Module::Linear)
     }
 
-    /// A vector `[len]` of floats.
+    /// An embedding table `[rows, cols]`, perhaps of a tied head too: MLX packs it like any matrix, others leave it
+    /// plain.
     ///
     /// # Errors
-    /// When it is missing, has another shape, or holds no floats.
+    /// As [`Weights::matrix`].
+    pub fn embedding(&mut self, tensor: &str, rows: u32, cols: u32) -> Result<MatrixId, ModelError> {
+        self.add(tensor, rows, cols, Module::Embedding)
+    }
+
+    /// A matrix `[rows, cols]` that converters leave plain unless the configuration names it: a router.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn parameter(&mut self, tensor: &str, rows: u32, cols: u32) -> Result<MatrixId, ModelError> {
+        self.add(tensor, rows, cols, Module::Parameter)
+    }
+
+    fn add(&mut self, tensor: &str, rows: u32, cols: u32, kind: Module) -> Result<MatrixId, ModelError> {
+        let wanted = Wanted { experts: None, rows, cols };
+        let (format, source) = if self.is_bare() {
+            let scheme = self.quantization.scheme(packed::module(tensor), kind, cols)?;
+            let format = scheme.map_or(self.assumed, |s| s.format(self.assumed));
+            (format, Source::tensor(tensor, rows))
+        } else {
+            let found = packed::find(self.checkpoint, tensor, wanted)?;
+            self.compare(tensor, cols, found.format)?;
+            (found.format, Source { pieces: found.pieces(wanted) })
+        };
+        Ok(self.push(tensor, Matrix { source, rows, cols, format, experts: 1 }))
+    }
+
+    /// A stack of `experts` matrices `[rows, cols]`, from one tensor or one for each.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`]; also when the experts are not all in one format, or more rows than 2³¹.
+    pub fn experts(
+        &mut self,
+        names: &ExpertNames<'_>,
+        experts: u32,
+        rows: u32,
+        cols: u32,
+    ) -> Result<MatrixId, ModelError> {
+        let total = experts.checked_mul(rows).filter(|&n| n > 0 && n < 1 << 31).ok_or_else(|| {
+            ModelError::field("experts × rows", "1 to 2147483647", format!("{experts} × {rows}"))
+        })?;
+        let stacked = names.stacked.iter().find(|name| self.has(name, false));
+        let (name, format, source) = match (stacked, names.separate) {
+            _ if self.is_bare() => {
+                let format = self.bare_experts(names, experts, cols)?;
+                let name = names.stacked.first().cloned();
+                let name = name.or_else(|| names.separate.map(|f| f(0))).unwrap_or_default();
+                let source = Source::tensor(name.clone(), total);
+                (name, format, source)
+            }
+            (None, Some(separate)) => {
+                let (format, source) = self.separate_experts(separate, experts, rows, cols)?;
+                (separate(0), format, source)
+            }
+            (stacked, _) => {
+                let first = stacked
+                    .or(names.stacked.first())
+                    .ok_or_else(|| ModelError::field("names of experts", "at least one", "none"))?;
+                let wanted = Wanted { experts: Some(experts), rows, cols };
+                let found = packed::find(self.checkpoint, first, wanted)?;
+                self.compare(first, cols, found.format)?;
+                (first.clone(), found.format, Source { pieces: found.pieces(wanted) })
+            }
+        };
+        Ok(self.push(&name, Matrix { source, rows: total, cols, format, experts }))
+    }
+
+    /// What a configuration alone says of a stack: of any of its names.
+    fn bare_experts(&self, names: &ExpertNames<'_>, experts: u32, cols: u32) -> Result<Format, ModelError> {
+        let scheme = |name: &str| self.quantization.scheme(packed::module(name), Module::Linear, cols);
+        if self.quantization.is_none() {
+            return Ok(self.assumed);
+        }
+        let first = match (names.separate, names.stacked.first()) {
+            (Some(separate), _) => scheme(&separate(0))?,
+            (None, Some(stacked)) => scheme(stacked)?,
+            (None, None) => None,
+        };
+        if let Some(separate) = names.separate {
+            for expert in 1..experts {
+                if scheme(&separate(expert))? != first {
+                    return Err(mixed(&separate(expert)));
+                }
+            }
+        }
+        // MLX names the stack, and only there.
+        for stacked in names.stacked {
+            if self.quantization.names(packed::module(stacked)) {
+                let scheme = scheme(stacked)?;
+                return Ok(scheme.map_or(self.assumed, |s| s.format(self.assumed)));
+            }
+        }
+        Ok(first.map_or(self.assumed, |s| s.format(self.assumed)))
+    }
+
+    fn separate_experts(
+        &self,
+        separate: &dyn Fn(u32) -> String,
+        experts: u32,
+        rows: u32,
+        cols: u32,
+    ) -> Result<(Format, Source), ModelError> {
+        let wanted = Wanted { experts: None, rows, cols };
+        let (mut format, mut pieces) = (None, Vec::new());
+        for expert in 0..experts {
+            let name = separate(expert);
+            let found = packed::find(self.checkpoint, &name, wanted)?;
+            self.compare(&name, cols, found.format)?;
+            if *format.get_or_insert(found.format) != found.format {
+                return Err(mixed(&name));
+            }
+            pieces.extend(found.pieces(wanted));
+        }
+        Ok((format.unwrap_or(self.assumed), Source { pieces }))
+    }
+
+    /// Packed tensors against the configuration.
+    fn compare(&self, tensor: &str, cols: u32, found: Format) -> Result<(), ModelError> {
+        let packed = found.planes(u64::from(cols)).is_some() && !found.is_float();
+        if packed && self.checkpoint.source() == CheckpointSource::Safetensors {
+            self.quantization.check(packed::module(tensor), cols, found)?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, name: &str, matrix: Matrix) -> MatrixId {
+        *self.matrix_ids.entry(name.to_owned()).or_insert_with(|| {
+            self.matrices.push(matrix);
+            MatrixId(self.matrices.len() as u32 - 1)
+        })
+    }
+
+    /// A vector of `len` floats, however many dimensions its tensor has.
+    ///
+    /// # Errors
+    /// When it is missing, has another number of values, or holds no floats.
     pub fn vector(&mut self, tensor: &str, len: u32) -> Result<VectorId, ModelError> {
-        let format = self.format(tensor, &[u64::from(len)])?;
-        if !format.is_float() {
-            return Err(ModelError::unsupported(
-                format!("tensor {tensor} in format {format}"),
-                "vectors are f32, f16 or bf16",
-            ));
+        self.vector_as(tensor, len, Transform::None)
+    }
+
+    /// A vector whose values are transformed on their way to the device.
+    ///
+    /// # Errors
+    /// As [`Weights::vector`].
+    pub fn vector_as(
+        &mut self,
+        tensor: &str,
+        len: u32,
+        transform: Transform,
+    ) -> Result<VectorId, ModelError> {
+        let format = if self.is_bare() {
+            self.assumed
+        } else {
+            let info = self.checkpoint.require(tensor)?;
+            if info.elements() != u64::from(len) {
+                return Err(shape(info, &[u64::from(len)]));
+            }
+            match &info.dtype {
+                DType::Weight(format) if format.is_float() => *format,
+                other => {
+                    return Err(ModelError::unsupported(
+                        format!("tensor {tensor} in format {other}"),
+                        "vectors are f32, f16 or bf16",
+                    ));
+                }
+            }
+        };
+        let vectors = &mut self.vectors;
+        Ok(*self.vector_ids.entry((tensor.to_owned(), transform)).or_insert_with(|| {
+            vectors.push(Vector { tensor: tensor.to_owned(), len, format, transform });
+            VectorId(vectors.len() as u32 - 1)
+        }))
+    }
+
+    /// The weight of a depthwise convolution, `[channels, taps]` with a dimension of 1 anywhere after the first.
+    ///
+    /// # Errors
+    /// As [`Weights::vector`].
+    pub fn conv(&mut self, tensor: &str, channels: u32, taps: u32) -> Result<VectorId, ModelError> {
+        let len = channels.checked_mul(taps).ok_or_else(|| {
+            ModelError::field("channels × taps", "under 2^32", format!("{channels} × {taps}"))
+        })?;
+        if let Some(info) = self.checkpoint.tensor(tensor)
+            && info.shape.first() != Some(&u64::from(channels))
+        {
+            return Err(shape(info, &[u64::from(channels), 1, u64::from(taps)]));
         }
-        if let Some(&id) = self.vector_ids.get(tensor) {
-            return Ok(id);
+        self.vector(tensor, len)
+    }
+
+    /// The bias `[len]` of a linear layer, if it has one: as the configuration states it where it does, else as the
+    /// tensors have it.
+    ///
+    /// # Errors
+    /// When `stated` (the value of the field `key`) and the tensors contradict each other, and as [`Weights::vector`].
+    pub fn bias(
+        &mut self,
+        key: &str,
+        stated: Option<bool>,
+        tensor: &str,
+        len: u32,
+    ) -> Result<Option<VectorId>, ModelError> {
+        let there = self.has(tensor, stated.unwrap_or(false));
+        match stated {
+            Some(false) if there => {
+                Err(ModelError::field(key, format!("true, as there is {tensor}"), "false"))
+            }
+            _ if there || stated == Some(true) => self.vector(tensor, len).map(Some),
+            _ => Ok(None),
         }
-        let id = VectorId(self.vectors.len() as u32);
-        self.vectors.push(Vector { tensor: tensor.to_owned(), len, format, transform: Transform::None });
-        self.vector_ids.insert(tensor.to_owned(), id);
-        Ok(id)
     }
 
     /// The tables.
     pub fn finish(self) -> (Vec<Matrix>, Vec<Vector>) {
         (self.matrices, self.vectors)
     }
-
-    fn format(&self, tensor: &str, expected: &[u64]) -> Result<Format, ModelError> {
-        if self.checkpoint.source() == CheckpointSource::Config {
-            return Ok(self.assumed);
-        }
-        let info = self.checkpoint.require(tensor)?;
-        if info.shape != expected {
-            return Err(ModelError::Shape {
-                name: tensor.to_owned(),
-                expected: expected.to_vec(),
-                got: info.shape.clone(),
-            });
-        }
-        match &info.dtype {
-            DType::Weight(format) => Ok(*format),
-            DType::Other(name) => Err(ModelError::unsupported(
-                format!("tensor {tensor} in format {name}"),
-                "no kernel reads it",
-            )),
-        }
-    }
 }
 
-/// A configuration that describes packed weights (MLX, GPTQ, FP8, …) must not be priced as if they were plain.
-fn refuse_quantised_config(checkpoint: &Checkpoint) -> Result<(), ModelError> {
-    let Ok(fields) = super::fields::Fields::of(checkpoint) else { return Ok(()) };
-    for key in ["quantization", "quantization_config"] {
-        if let Some(block) = fields.get(key) {
-            let name = ["quant_method", "mode", "quant_algo"].iter().find_map(|k| block.get(k)?.as_str());
-            let bits = block.get("bits").map(|b| format!("{b} bits"));
-            let stated = name.map(str::to_owned).or(bits).unwrap_or_else(|| "of an unstated kind".into());
-            return Err(ModelError::unsupported(
-                format!("{key} ({})", crate::error::quoted(&stated)),
-                "weights in plain f32, f16 or bf16, and GGUF's formats are",
-            ));
-        }
-    }
-    Ok(())
+fn shape(info: &TensorInfo, expected: &[u64]) -> ModelError {
+    ModelError::Shape { name: info.name.clone(), expected: expected.to_vec(), got: info.shape.clone() }
+}
+
+fn mixed(name: &str) -> ModelError {
+    ModelError::unsupported(
+        format!("expert {name} in another format than the first"),
+        "experts of one format are",
+    )
 }
 
 /// The dtype a bare configuration states; bf16 where it states none, as published checkpoints are.

@@ -1,6 +1,8 @@
 //! Builds small files byte by byte, so that tests can break any one field.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod tensors;
+
 use std::path::PathBuf;
 
 /// Path of a file in the repository's shared test data.

@@ -14,6 +14,8 @@ pub struct Feed<'e, S: Stepper> {
     length: u32,
     room: u32,
     cancel: Option<Cancel>,
+    /// A step failed, and with it went the recurrent state.
+    lost: bool,
 }
 
 impl<S: Stepper> Engine<S> {
@@ -24,7 +26,7 @@ impl<S: Stepper> Engine<S> {
     pub fn feed(&mut self, room: usize) -> Result<Feed<'_, S>, RuntimeError> {
         let room = self.check_room(room, 0)?;
         match self.take_slot(room)? {
-            Some(slot) => Ok(Feed { engine: self, slot, length: 0, room, cancel: None }),
+            Some(slot) => Ok(Feed { engine: self, slot, length: 0, room, cancel: None, lost: false }),
             None => Err(RuntimeError::Busy { waiting: self.waiting.len(), limit: 0 }),
         }
     }
@@ -46,13 +48,20 @@ impl<S: Stepper> Feed<'_, S> {
     ///
     /// # Errors
     /// [`RuntimeError::Refused`] for no tokens, unknown ones, or more than there is room for, before anything runs.
-    /// After any other error the tokens of the step that failed are not part of the sequence; earlier ones are.
+    /// After an error of `see` the tokens of the steps so far are part of the sequence.
+    ///
+    /// After an error of a step (one that was cancelled too) its tokens are not part of the sequence; earlier ones are,
+    /// and it can go on. Not so where the plan has recurrent layers: the sequence is lost with the step, every further
+    /// push is [`RuntimeError::SequenceLost`], and its tokens must be fed again to a new one.
     pub fn push(
         &mut self,
         ids: &[u32],
         from: usize,
         mut see: impl FnMut(usize, &[f32]) -> Result<(), RuntimeError>,
     ) -> Result<(), RuntimeError> {
+        if self.lost {
+            return Err(RuntimeError::SequenceLost { tokens: self.length });
+        }
         check_ids(self.engine.plan().model.vocab, ids)?;
         let more = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         if more > self.room - self.length {
@@ -74,7 +83,13 @@ impl<S: Stepper> Feed<'_, S> {
             let sampling = if wanted == Wanted::None { Sampling::None } else { Sampling::Logits };
             let input = StepInput { sequences: &[sequence], sampling, cancel: self.cancel.as_ref() };
             let rows = input.logit_rows() as usize;
-            let output = self.engine.stepper.step(&input)?;
+            let output = match self.engine.stepper.step(&input) {
+                Ok(output) => output,
+                Err(error) => {
+                    self.lost = !self.engine.plan().recurrent.layers.is_empty();
+                    return Err(error);
+                }
+            };
             self.length += range.len() as u32;
             match output {
                 _ if rows == 0 => {}

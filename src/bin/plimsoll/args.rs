@@ -2,10 +2,14 @@
 
 use crate::bytes;
 use crate::failure::Failure;
+use crate::output;
 use clap::Args;
 use plimsoll::models::ModelError;
 use plimsoll::runtime::Refused;
-use plimsoll::{AdapterChoice, DeviceOptions, Geometry, KvFormat, Limits, Opened, SamplerOptions};
+use plimsoll::{
+    AdapterChoice, Checkpoint, DEMO, DeviceOptions, Geometry, KvFormat, Limits, Opened, Registry,
+    SamplerOptions,
+};
 use std::path::PathBuf;
 
 /// The environment variable that is a memory ceiling beside `--memory`.
@@ -25,35 +29,44 @@ pub struct Output {
 /// Which model.
 #[derive(Debug, Args)]
 pub struct ModelArg {
-    /// A .gguf or .safetensors file, a directory with config.json, or a bare config.json (estimates only)
+    /// A .gguf or .safetensors file, a directory with config.json, or a bare config.json (estimates only) [default:
+    /// the bundled demo model, plimsoll-demo]
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 }
 
 impl ModelArg {
-    /// The path.
-    pub fn path(&self) -> Result<&PathBuf, Failure> {
-        let Some(path) = &self.model else {
-            return Err(Failure::Usage("no MODEL was named, and no model is bundled yet".into()));
-        };
-        if path.to_str().is_some_and(|text| text.starts_with("hf:")) {
+    /// The path; `None` is the bundled model. A name that is no path is an error of the usage.
+    pub fn path(&self) -> Result<Option<&PathBuf>, Failure> {
+        if self.model.as_ref().and_then(|path| path.to_str()).is_some_and(|text| text.starts_with("hf:")) {
             let text = "hf: models cannot be fetched yet: download the files and name their path";
             return Err(Failure::Usage(text.into()));
         }
-        Ok(path)
+        Ok(self.model.as_ref())
+    }
+
+    /// The checkpoint. Whoever named none is told which it is.
+    pub fn checkpoint(&self) -> Result<Checkpoint, Failure> {
+        match self.path()? {
+            Some(path) => Ok(Checkpoint::open(path)?),
+            None => {
+                output::note(format_args!("plimsoll: no MODEL is named: {DEMO}, the bundled one"));
+                Ok(plimsoll::demo_checkpoint()?)
+            }
+        }
     }
 
     /// The opened checkpoint.
     pub fn open(&self) -> Result<Opened, Failure> {
-        let path = self.path()?;
-        match plimsoll::open(path) {
+        let checkpoint = self.checkpoint()?;
+        match (Opened::new(checkpoint, &Registry::standard()), &self.model) {
             // Weights alone do not say what they are.
-            Err(plimsoll::Error::Model(ModelError::UnknownArchitecture { stated, .. }))
+            (Err(plimsoll::Error::Model(ModelError::UnknownArchitecture { stated, .. })), Some(path))
                 if stated == "nothing" && path.extension().is_some_and(|e| e == "safetensors") =>
             {
                 Err(Failure::NoConfig(path.clone()))
             }
-            opened => Ok(opened?),
+            (opened, _) => Ok(opened?),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
 use crate::bytes::{self, grouped, human};
 use crate::failure::Failure;
 use crate::output::median;
-use crate::{load, output, show};
+use crate::{lengths, load, output, show};
 use indicatif::ProgressBar;
 use plimsoll::kernels::StepShape;
 use plimsoll::runtime::lone::{Ceilings, LoneKernel};
@@ -28,6 +28,10 @@ pub struct Args {
     /// Repetitions, after one that warms up and is not counted
     #[arg(short = 'r', long, value_name = "N", default_value = "5", value_parser = bytes::count)]
     pub repetitions: u32,
+    /// Instead of one prompt, prompts of each of these lengths in one process and one plan, with the peak memory of
+    /// the process and the allocations of the device at each: --lengths 500,1000,2000,4000,8000,16000
+    #[arg(long, value_name = "TOKENS,…", value_delimiter = ',', value_parser = bytes::count, conflicts_with = "prompt_tokens")]
+    pub lengths: Option<Vec<u32>>,
     #[command(flatten)]
     pub geometry: GeometryArgs,
     #[command(flatten)]
@@ -37,13 +41,16 @@ pub struct Args {
 }
 
 /// Seconds of one repetition.
-struct Times {
-    prefill: f64,
-    decode: f64,
+pub struct Times {
+    pub prefill: f64,
+    pub decode: f64,
 }
 
 /// Measures.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(lengths) = &args.lengths {
+        return lengths::run(args, lengths);
+    }
     let opened = args.model.open()?;
     // The prompt's last step chooses one token more.
     let tokens = args.prompt_tokens.saturating_add(args.new_tokens).saturating_add(1);
@@ -154,13 +161,14 @@ fn range(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &v| (low.min(v), high.max(v)))
 }
 
-fn spread(values: &[f64]) -> Value {
+/// Some rates and their median.
+pub fn spread(values: &[f64]) -> Value {
     let (least, most) = range(values);
     json!({"median": median(values), "min": least, "max": most, "all": values})
 }
 
-/// One request: the prompt up to its first token, then the tokens after it.
-fn once(engine: &mut Engine<Runtime>, prompt: u32, new: u32) -> Result<Times, Failure> {
+/// One request, in seconds: the prompt up to its first token, then the tokens after it.
+pub fn once(engine: &mut Engine<Runtime>, prompt: u32, new: u32) -> Result<Times, Failure> {
     let vocab = engine.plan().model.vocab.max(1);
     // Any ids will do; they differ, so that no cache of embeddings flatters the rate.
     let ids = (0..prompt).map(|i| i.wrapping_mul(7919).wrapping_add(11) % vocab).collect();

@@ -2,8 +2,10 @@
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
 use crate::failure::Failure;
+use crate::load::Warned;
 use crate::{load, output, show};
-use plimsoll::{Budget, Device, Profile};
+use plimsoll::estimator::geometry::MAX_DRAFT_DEPTH;
+use plimsoll::{Budget, Device, Geometry, Profile};
 
 /// Flags.
 #[derive(Debug, clap::Args)]
@@ -12,6 +14,9 @@ pub struct Args {
     pub model: ModelArg,
     #[command(flatten)]
     pub geometry: GeometryArgs,
+    /// Tokens drafted ahead: every recurrent state is kept N + 1 times, so that a rejected draft can be taken back
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_DRAFT_DEPTH)))]
+    pub draft_depth: u32,
     #[command(flatten)]
     pub machine: MachineArgs,
     #[command(flatten)]
@@ -31,11 +36,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         args.machine.cap(&mut profile.limits);
         (profile, Budget::resolve(requested, None))
     };
-    let geometry = args.geometry.resolve(&opened, None);
-    load::note_context(&opened, &geometry);
+    let geometry = Geometry { draft_depth: args.draft_depth, ..args.geometry.resolve(&opened, None) };
+    let warnings = load::note_warnings(&opened.model, &geometry);
     let (report, _) = opened.estimate(&geometry, &profile, budget.as_ref())?;
     if args.output.json {
-        output::document(&report)?;
+        output::document(&Warned { document: &report, warnings: &warnings })?;
     } else {
         output::print(format_args!("{}\n", show::report(&report, args.machine.adapter.is_some())))?;
     }

@@ -20,7 +20,7 @@ pub struct Args {
 
 /// Describes a checkpoint. One whose architecture is not in the zoo can still be looked at.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let checkpoint = Checkpoint::open(args.model.path()?)?;
+    let checkpoint = args.model.checkpoint()?;
     if args.output.json { document(&checkpoint) } else { tables(&checkpoint, args.output.verbose > 0) }
 }
 

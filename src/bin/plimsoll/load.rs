@@ -6,7 +6,10 @@ use crate::{output, show};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::runtime::RuntimeError;
 use plimsoll::runtime::request::{check_ids, check_room};
-use plimsoll::{Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Opened, Runtime, Session};
+use plimsoll::{
+    Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Model, Opened, Runtime, Session,
+};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -28,7 +31,7 @@ pub fn admit(
     let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
     let budget = plimsoll::budget(requested, &device.memory());
     let profile = device.profile();
-    note_context(opened, geometry);
+    let warnings = note_warnings(&opened.model, geometry);
     let admitted = match opened.admit(geometry, profile, budget.as_ref()) {
         Err(Error::Refused(refusal)) => {
             // A plan that breaks the adapter's limits cannot be insisted on.
@@ -36,7 +39,7 @@ pub fn admit(
             let Some(plan) = plan else {
                 let (report, _) = opened.estimate(geometry, profile, budget.as_ref())?;
                 if out.json {
-                    output::document(&report)?;
+                    output::document(&Warned { document: &report, warnings: &warnings })?;
                 }
                 return Err(Failure::Refused {
                     reason: refusal.to_string(),
@@ -57,14 +60,31 @@ pub fn admit(
     Ok(Ready { device, admitted })
 }
 
-/// Says when more context is asked for than the model was made for: it works, and what it says may not.
-pub fn note_context(opened: &Opened, geometry: &Geometry) {
-    let (asked, made_for) = (geometry.context, opened.model.context_max);
-    if made_for > 0 && asked > made_for {
-        output::note(format_args!(
-            "plimsoll: context {asked} is beyond the {made_for} this model was made for"
-        ));
+/// A document with what was warned of.
+#[derive(Debug, Serialize)]
+pub struct Warned<'w, D> {
+    #[serde(flatten)]
+    pub document: &'w D,
+    pub warnings: &'w [String],
+}
+
+/// What is allowed, and may not be meant: more context than the model was made for works, and what it says may not.
+pub fn warnings(context_max: u32, geometry: &Geometry) -> Vec<String> {
+    let asked = geometry.context;
+    let beyond = context_max > 0 && asked > context_max;
+    beyond
+        .then(|| format!("context {asked} is beyond the {context_max} this model was made for"))
+        .into_iter()
+        .collect()
+}
+
+/// Says them.
+pub fn note_warnings(model: &Model, geometry: &Geometry) -> Vec<String> {
+    let warnings = warnings(model.context_max, geometry);
+    for warning in &warnings {
+        output::note(format_args!("plimsoll: {warning}"));
     }
+    warnings
 }
 
 /// Whether `ids` and `new` tokens after them can run in a geometry: what the engine would say, before the device is
@@ -153,6 +173,7 @@ pub fn facts(engine: &Engine<Runtime>) -> Value {
         "allocated": {"bytes": device.totals().live_bytes, "buffers": device.totals().live},
         "budget": budget,
         "overridden": runtime.admitted().overridden(),
+        "warnings": warnings(plan.model.context_max, &plan.geometry),
     })
 }
 

@@ -9,6 +9,7 @@ mod devices;
 mod estimate;
 mod failure;
 mod inspect;
+mod lengths;
 mod load;
 mod logits;
 mod output;

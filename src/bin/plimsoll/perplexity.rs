@@ -1,13 +1,16 @@
 //! `plimsoll perplexity`.
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
-use crate::bytes;
+use crate::bytes::{self, grouped};
 use crate::failure::Failure;
-use crate::{load, output, run};
+use crate::{load, output, run, show};
 use indicatif::ProgressBar;
+use plimsoll::models::ModelError;
 use plimsoll::runtime::evaluate::{Score, window_from, windows};
 use plimsoll::{Opened, Tokenizer};
+use serde::Serialize;
 use serde_json::json;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 /// Flags.
@@ -16,16 +19,17 @@ pub struct Args {
     #[command(flatten)]
     pub model: ModelArg,
     /// The text
-    #[arg(long, value_name = "FILE")]
-    pub file: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "documents")]
+    pub file: Option<PathBuf>,
     /// Windows of this many tokens, BOS first where the model has that rule; the second half of each is scored, the
     /// tail shorter than a window dropped
     #[arg(long, value_name = "TOKENS", default_value = "512", value_parser = bytes::count)]
     pub window: u32,
-    /// Instead of windows, documents between lines that read SEP: each by itself, from BOS to its end
-    #[arg(long, value_name = "SEP", conflicts_with = "window")]
+    /// Documents instead of windows, each scored by itself: every token from BOS to the end-of-text token after it.
+    /// They stand in FILE between lines that read `=====`. Beside --file, the line that stands between them there
+    #[arg(long, value_name = "FILE|LINE", conflicts_with = "window")]
     pub documents: Option<String>,
-    /// With --documents, score the model's end-of-text token after each, too
+    /// With --file and --documents, score the model's end-of-text token after each, too
     #[arg(long, requires = "documents")]
     pub score_eos: bool,
     /// At most this many windows or documents
@@ -39,29 +43,69 @@ pub struct Args {
     pub output: Output,
 }
 
+/// The line between documents of a file that has no other.
+const SEPARATOR: &str = "=====";
+
+/// How a text is cut, and what of it is scored.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Rule<'a> {
+    Windows { window: u32 },
+    Documents { documents: &'a str, score_eos: bool },
+}
+
+impl Args {
+    /// The text's file and the rule.
+    fn rule(&self) -> (PathBuf, Rule<'_>) {
+        match (&self.file, &self.documents) {
+            (Some(file), None) => (file.clone(), Rule::Windows { window: self.window }),
+            (Some(file), Some(line)) => {
+                (file.clone(), Rule::Documents { documents: line, score_eos: self.score_eos })
+            }
+            (None, file) => {
+                let file = PathBuf::from(file.as_deref().unwrap_or_default());
+                (file, Rule::Documents { documents: SEPARATOR, score_eos: true })
+            }
+        }
+    }
+}
+
 /// A sequence, and its first token that is scored.
 type Part = (Vec<u32>, usize);
 
-fn parts(args: &Args, tokenizer: &Tokenizer, text: &str) -> Result<Vec<Part>, Failure> {
-    let limit = args.limit.map_or(usize::MAX, |n| n as usize);
-    let Some(separator) = &args.documents else {
-        let window = args.window as usize;
-        let ids = tokenizer.encode(text, true, false)?;
-        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-        return Ok(windows(&ids, window, bos).take(limit).map(|ids| (ids, window_from(window))).collect());
-    };
-    let mut parts = Vec::new();
-    for document in documents(text, separator).into_iter().take(limit) {
-        let mut ids = tokenizer.encode(document, true, false)?;
-        if let Some(bos) = tokenizer.bos().filter(|bos| ids.first() != Some(bos)) {
-            ids.insert(0, bos);
+impl Rule<'_> {
+    fn parts(&self, tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<Vec<Part>, ModelError> {
+        let (separator, score_eos) = match self {
+            Rule::Documents { documents, score_eos } => (documents, *score_eos),
+            Rule::Windows { window } => {
+                let window = *window as usize;
+                let ids = tokenizer.encode(text, true, false)?;
+                let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+                let windows = windows(&ids, window, bos).take(limit);
+                return Ok(windows.map(|ids| (ids, window_from(window))).collect());
+            }
+        };
+        let mut parts = Vec::new();
+        for document in documents(text, separator).into_iter().take(limit) {
+            let mut ids = tokenizer.encode(document, true, false)?;
+            if let Some(bos) = tokenizer.bos().filter(|bos| ids.first() != Some(bos)) {
+                ids.insert(0, bos);
+            }
+            if let Some(eos) = tokenizer.eos().filter(|eos| score_eos && ids.last() != Some(eos)) {
+                ids.push(eos);
+            }
+            parts.push((ids, 1));
         }
-        if let Some(eos) = tokenizer.eos().filter(|eos| args.score_eos && ids.last() != Some(eos)) {
-            ids.push(eos);
-        }
-        parts.push((ids, 1));
+        Ok(parts)
     }
-    Ok(parts)
+
+    /// What it cuts a text into.
+    fn unit(&self) -> &'static str {
+        match self {
+            Rule::Windows { .. } => "window",
+            Rule::Documents { .. } => "document",
+        }
+    }
 }
 
 /// The texts between lines that read `separator`; empty ones are none.
@@ -83,23 +127,25 @@ fn documents<'t>(text: &'t str, separator: &str) -> Vec<&'t str> {
 /// Scores the file.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.model.path()?;
-    if args.documents.is_none() && window_from(args.window as usize) >= args.window as usize {
-        let text =
-            format!("--window: expected at least 3 tokens, so that one is scored, got {}", args.window);
-        return Err(Failure::Usage(text));
-    }
-    if let Some(context) = args.geometry.context.filter(|&c| args.documents.is_none() && args.window > c) {
-        let text = format!("--window {} is longer than --context {context}", args.window);
-        return Err(Failure::Usage(text));
+    let (file, rule) = args.rule();
+    if let Rule::Windows { window } = rule {
+        if window_from(window as usize) >= window as usize {
+            let text = format!("--window: expected at least 3 tokens, so that one is scored, got {window}");
+            return Err(Failure::Usage(text));
+        }
+        if let Some(context) = args.geometry.context.filter(|&context| window > context) {
+            let text = format!("--window {window} is longer than --context {context}");
+            return Err(Failure::Usage(text));
+        }
     }
     let opened: Opened = args.model.open()?;
-    let text = run::read_text(&args.file)?;
-    let parts = parts(args, &*opened.tokenizer()?, &text)?;
+    let text = run::read_text(&file)?;
+    let limit = args.limit.map_or(usize::MAX, |n| n as usize);
+    let parts = rule.parts(&*opened.tokenizer()?, &text, limit)?;
     let longest = parts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
     if parts.is_empty() {
-        let what = if args.documents.is_some() { "a document" } else { "one window" };
-        let reason = std::io::Error::other(format!("its text is shorter than {what}"));
-        return Err(Failure::file("read", &args.file, reason));
+        let reason = std::io::Error::other(format!("its text is shorter than one {}", rule.unit()));
+        return Err(Failure::file("read", &file, reason));
     }
     let context = u32::try_from(longest).unwrap_or(u32::MAX).max(1);
     let mut geometry = args.geometry.resolve(&opened, Some(context));
@@ -111,9 +157,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
     let bar = ProgressBar::new(parts.len() as u64);
     let mut score = Score::default();
-    let mut running = Vec::new();
+    let (mut running, mut each) = (Vec::new(), Vec::new());
     for (ids, from) in &parts {
-        score.add(engine.score(ids, *from)?);
+        let part = engine.score(ids, *from)?;
+        each.push(part.mean_nll());
+        score.add(part);
         running.push(score.perplexity());
         if let Some(perplexity) = score.perplexity() {
             bar.set_message(format!("{perplexity:.4}"));
@@ -134,17 +182,34 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     document["scored_tokens"] = json!(score.tokens);
     document["perplexity"] = json!(score.perplexity());
     document["parts"] = json!(parts.len());
+    document["mean_nll_by_part"] = json!(each);
     document["running_perplexity"] = json!(running);
-    document["rule"] = match &args.documents {
-        Some(separator) => json!({"documents": separator, "score_eos": args.score_eos}),
-        None => json!({"window": args.window}),
+    document["rule"] = json!(rule);
+    // Scripts get the document, asked for or not; people get a table.
+    if args.output.json || !std::io::stdout().is_terminal() {
+        return output::document(&document);
+    }
+    output::print(format_args!("{}\n", table(&engine.plan().model.name, &rule, parts.len(), &score)))
+}
+
+/// The score for people.
+fn table(model: &str, rule: &Rule<'_>, parts: usize, score: &Score) -> String {
+    let mut table = show::table(&[model, ""], &[1]);
+    let mut row = |name: String, value: String| {
+        table.add_row([name, value]);
     };
-    output::document(&document)
+    row(format!("{}s", rule.unit()), grouped(parts as u64));
+    row("tokens scored".into(), grouped(score.tokens));
+    if let (Some(mean), Some(perplexity)) = (score.mean_nll(), score.perplexity()) {
+        row("mean loss, nats a token".into(), format!("{mean:.5}"));
+        row("perplexity".into(), format!("{perplexity:.4}"));
+    }
+    table.to_string()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::documents;
+    use super::*;
 
     #[test]
     fn documents_lie_between_lines() {
@@ -152,5 +217,15 @@ mod tests {
         assert_eq!(documents(text, "==="), ["a\nb ===\n", "c\n", "d"]);
         assert_eq!(documents(text, "===\n"), documents(text, "==="));
         assert_eq!(documents("", "==="), [""; 0]);
+    }
+
+    #[test]
+    fn people_get_the_mean_and_its_exponential() {
+        let score = Score { nll: 3.0 * 1.5, tokens: 3 };
+        let rule = Rule::Documents { documents: SEPARATOR, score_eos: true };
+        let text = table("demo", &rule, 2, &score);
+        for part in ["demo", "documents", "tokens scored", "1.50000", "4.4817"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

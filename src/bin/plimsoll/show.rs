@@ -76,8 +76,13 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
     );
     let _ = writeln!(
         text,
-        "geometry  context {}, slots {}, chunk {}, KV {}, on {}",
-        g.context, g.slots, g.prefill_chunk, g.kv, report.profile
+        "geometry  context {}, slots {}, chunk {}, KV {}{}, on {}",
+        g.context,
+        g.slots,
+        g.prefill_chunk,
+        g.kv,
+        drafts(g.draft_depth),
+        report.profile
     );
     let _ = writeln!(text, "{}", budget_line(report.budget.as_ref().map(|b| (b.bytes, b.source.as_str()))));
 
@@ -86,6 +91,11 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         let _ = writeln!(text, "{}", segments(report));
         let _ =
             writeln!(text, "one more token of context: {} bytes a slot", grouped(report.kv_bytes_per_token));
+        // What a slot costs however long its sequence is.
+        if report.recurrent_bytes_per_slot > 0 {
+            let bytes = report.recurrent_bytes_per_slot;
+            let _ = writeln!(text, "recurrent state: {} bytes a slot, at any context", grouped(bytes));
+        }
         let (allocation, binding) = (&report.largest_allocation, &report.largest_binding);
         let _ = writeln!(text, "largest buffer: {}, {}", allocation.name, human(allocation.bytes));
         let _ = writeln!(text, "largest binding: {}, {}", binding.name, human(binding.bytes));
@@ -105,6 +115,11 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
     }
     verdict(report, &mut text);
     text
+}
+
+/// The draft depth, where there is one.
+fn drafts(depth: u32) -> String {
+    if depth == 0 { String::new() } else { format!(", draft depth {depth}") }
 }
 
 /// Under the reason of a refusal: the need, term by term, and what would fit.
@@ -147,6 +162,7 @@ fn flag(change: &str) -> String {
         Some("context") => "--context",
         Some("prefill_chunk") => "--chunk",
         Some("kv") => "--kv",
+        Some("draft_depth") => "--draft-depth",
         _ => return change.to_owned(),
     };
     let value = change.split_whitespace().next_back().unwrap_or_default();
@@ -203,16 +219,25 @@ fn nearest(report: &Report, text: &mut String) {
         let _ = write!(text, "no geometry of this model fits");
         return;
     };
-    let mut nearest = table(&["that fits: context", "slots", "chunk", "KV", "bytes", ""], &[0, 1, 2, 4, 5]);
+    let mut header = vec!["that fits: context", "slots", "chunk", "KV", "bytes", ""];
+    let drafts = report.geometry.draft_depth > 0;
+    if drafts {
+        header.push("drafts");
+    }
+    let mut nearest = table(&header, &[0, 1, 2, 4, 5, 6]);
     for s in suggestions {
-        nearest.add_row([
+        let mut row = vec![
             grouped(s.context.into()),
             s.slots.to_string(),
             s.prefill_chunk.to_string(),
             s.kv.to_string(),
             grouped(s.total),
             human(s.total),
-        ]);
+        ];
+        if drafts {
+            row.push(s.draft_depth.to_string());
+        }
+        nearest.add_row(row);
     }
     let _ = write!(text, "{nearest}\nnearest:{}", flags(first, report));
 }
@@ -230,6 +255,9 @@ fn flags(suggestion: &Suggestion, report: &Report) -> String {
         if new != old {
             let _ = write!(text, " --{name} {new}");
         }
+    }
+    if suggestion.draft_depth != asked.draft_depth {
+        let _ = write!(text, " --draft-depth {}", suggestion.draft_depth);
     }
     if suggestion.kv != asked.kv {
         let _ = write!(text, " --kv {}", suggestion.kv);

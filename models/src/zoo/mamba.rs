@@ -1,0 +1,265 @@
+//! The Mamba2 mixer, which nemotron_h and mamba2 share.
+//!
+//! `z, xBC, dt = in_proj(h)`; `xBC = silu(conv(xBC))`; the selective state space over x, B, C and dt; then
+//! `out_proj(norm(y·silu(z))·w)`, normed in each group by itself, joins the residual. (Gu and Dao, "Transformers are
+//! SSMs", 2024; the gate goes before the norm as in the authors' code.)
+
+use super::dense::{gguf_size, missing};
+use super::fields::{Fields, shown};
+use super::weights::Weights;
+use crate::checkpoint::gguf::Metadata;
+use crate::checkpoint::number;
+use crate::error::ModelError;
+use crate::graph::{Conv, GatedNorm, GraphBuilder, Op, Rows, Ssd, StateId, TensorId};
+use crate::model::{State, Transform};
+use plimsoll_kernels::SsmShape;
+
+/// Sizes of the mixer and what its configuration says of biases.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Mixer {
+    pub shape: SsmShape,
+    pub taps: u32,
+    pub eps: f32,
+    pub dt_limit: Option<[f32; 2]>,
+    /// The convolution has a bias.
+    pub conv_bias: Option<bool>,
+    /// Both projections have one.
+    pub proj_bias: Option<bool>,
+}
+
+/// Names of the mixer's tensors in one layer.
+pub(super) struct Names {
+    pub in_proj: String,
+    pub conv: String,
+    pub a: String,
+    pub d: String,
+    pub dt_bias: String,
+    pub norm: String,
+    pub out_proj: String,
+    /// What is stored is the logarithm of −A.
+    pub a_is_log: bool,
+}
+
+impl Names {
+    /// Under `prefix`, as the reference implementations write them.
+    pub(super) fn reference(prefix: &str) -> Self {
+        Self {
+            in_proj: format!("{prefix}.in_proj"),
+            conv: format!("{prefix}.conv1d"),
+            a: format!("{prefix}.A_log"),
+            d: format!("{prefix}.D"),
+            dt_bias: format!("{prefix}.dt_bias"),
+            norm: format!("{prefix}.norm.weight"),
+            out_proj: format!("{prefix}.out_proj"),
+            a_is_log: true,
+        }
+    }
+
+    /// Of GGUF, whose writers store A itself.
+    pub(super) fn gguf(layer: u32) -> Self {
+        let part = |name: &str| format!("blk.{layer}.{name}");
+        Self {
+            in_proj: part("ssm_in"),
+            conv: part("ssm_conv1d"),
+            a: part("ssm_a"),
+            d: part("ssm_d"),
+            dt_bias: part("ssm_dt.bias"),
+            norm: part("ssm_norm.weight"),
+            out_proj: part("ssm_out"),
+            a_is_log: false,
+        }
+    }
+}
+
+impl Mixer {
+    /// From GGUF's `ssm.*` keys.
+    pub(super) fn from_gguf(meta: &Metadata, arch: &str, eps: f32) -> Result<Self, ModelError> {
+        let required = |name: &str| {
+            let key = format!("{arch}.ssm.{name}");
+            gguf_size(meta, &key)?.ok_or_else(|| missing(&key))
+        };
+        // The public writer stores the number of heads under this name.
+        let (heads, inner) = (required("time_step_rank")?, required("inner_size")?);
+        if !inner.is_multiple_of(heads) {
+            return Err(ModelError::field(
+                format!("{arch}.ssm.inner_size"),
+                format!("a multiple of the {heads} heads"),
+                inner.to_string(),
+            ));
+        }
+        let groups = gguf_size(meta, &format!("{arch}.ssm.group_count"))?.unwrap_or(1);
+        let shape = SsmShape { heads, head_dim: inner / heads, state: required("state_size")?, groups };
+        let taps = required("conv_kernel")?;
+        Self { shape, taps, eps, dt_limit: None, conv_bias: None, proj_bias: None }.checked()
+    }
+
+    /// Sizes that contradict each other, or are beyond anything real, are found before anything is planned.
+    pub(super) fn checked(self) -> Result<Self, ModelError> {
+        let SsmShape { heads, head_dim, state, groups } = self.shape;
+        for (key, value, most) in [
+            ("mamba heads", heads, 1 << 16),
+            ("mamba head size", head_dim, 1 << 12),
+            ("state size", state, 1 << 12),
+            ("convolution taps", self.taps, 64),
+        ] {
+            if value == 0 || value > most {
+                return Err(ModelError::field(key, format!("1 to {most}"), value.to_string()));
+            }
+        }
+        if self.taps < 2 {
+            return Err(ModelError::field("convolution taps", "2 or more", self.taps.to_string()));
+        }
+        if groups == 0 || !heads.is_multiple_of(groups) {
+            return Err(ModelError::field(
+                "n_groups",
+                format!("a divisor of the {heads} mamba heads"),
+                groups.to_string(),
+            ));
+        }
+        let inner = u64::from(heads) * u64::from(head_dim);
+        let channels = inner + 2 * u64::from(groups) * u64::from(state);
+        if inner + channels >= 1 << 26 || inner * u64::from(state) >= 1 << 30 {
+            return Err(ModelError::field(
+                "heads × head size × state",
+                "under 2^30 values, and channels under 2^26",
+                format!("{heads} × {head_dim} × {state}, {channels} channels"),
+            ));
+        }
+        Ok(self)
+    }
+
+    /// What a layer keeps.
+    pub(super) fn state(&self) -> State {
+        State::Recurrent { shape: self.shape.recurrent(self.taps) }
+    }
+
+    /// Rows of `in_proj`: z, then x, B and C, then dt.
+    fn projected(&self) -> u32 {
+        self.shape.inner() + self.shape.channels() + self.shape.heads
+    }
+
+    /// `to += mixer(h)`.
+    pub(super) fn build(
+        &self,
+        w: &mut Weights<'_>,
+        g: &mut GraphBuilder,
+        names: &Names,
+        state: StateId,
+        h: TensorId,
+        to: TensorId,
+    ) -> Result<(), ModelError> {
+        let (inner, channels, heads) = (self.shape.inner(), self.shape.channels(), self.shape.heads);
+        let (width, hidden) = (self.projected(), g.width(h));
+        let weight = |name: &str| format!("{name}.weight");
+        let bias = |name: &str| format!("{name}.bias");
+
+        let matrix = w.matrix(&weight(&names.in_proj), width, hidden)?;
+        let in_bias = w.bias("use_bias", self.proj_bias, &bias(&names.in_proj), width)?;
+        let projected = g.tensor("in_proj", width, Rows::Tokens);
+        linear(g, "in_proj", h, &[(matrix, in_bias)], projected, false);
+
+        let conv = Conv {
+            column: inner,
+            weight: w.conv(&weight(&names.conv), channels, self.taps)?,
+            bias: w.bias("use_conv_bias", self.conv_bias, &bias(&names.conv), channels)?,
+            state,
+        };
+        let xbc = g.conv(projected, channels, conv);
+        let transform = if names.a_is_log { Transform::NegExp } else { Transform::None };
+        let ssd = Ssd {
+            shape: self.shape,
+            dt_column: inner + channels,
+            a: w.vector_as(&names.a, heads, transform)?,
+            d: w.vector(&names.d, heads)?,
+            dt_bias: w.vector(&names.dt_bias, heads)?,
+            dt_limit: self.dt_limit,
+            state,
+        };
+        let y = g.ssd(xbc, projected, ssd);
+        let norm = GatedNorm {
+            gate_column: 0,
+            weight: w.vector(&names.norm, inner)?,
+            groups: self.shape.groups,
+            eps: self.eps,
+            gate_first: true,
+        };
+        g.gated_norm(y, projected, norm);
+
+        let matrix = w.matrix(&weight(&names.out_proj), hidden, inner)?;
+        let out_bias = w.bias("use_bias", self.proj_bias, &bias(&names.out_proj), hidden)?;
+        linear(g, "out_proj", y, &[(matrix, out_bias)], to, true);
+        Ok(())
+    }
+}
+
+/// A linear layer of parts with perhaps a bias each, into `out`.
+pub(super) fn linear(
+    g: &mut GraphBuilder,
+    name: &str,
+    x: TensorId,
+    parts: &[(crate::graph::MatrixId, Option<crate::graph::VectorId>)],
+    out: TensorId,
+    accumulate: bool,
+) {
+    let bias = if parts.iter().all(|p| p.1.is_none()) { vec![] } else { parts.iter().map(|p| p.1).collect() };
+    g.push(name, Op::Linear { x, parts: parts.iter().map(|p| p.0).collect(), bias, out, accumulate });
+}
+
+/// Bounds of Δ: `time_step_limit`, where it binds. Absent and (0, ∞), however the infinity is spelled, are no bounds.
+/// `time_step_min`, `time_step_max` and `time_step_floor` speak of training and have no effect.
+///
+/// A checkpoint that states finite bounds means them everywhere, so they hold in prompts and in decoding alike. (The
+/// reference implementation clamps its chunked prompt pass only and so disagrees with itself.)
+pub(super) fn dt_limit(fields: &Fields<'_>) -> Result<Option<[f32; 2]>, ModelError> {
+    const KEY: &str = "time_step_limit";
+    let Some(value) = fields.get(KEY) else { return Ok(None) };
+    let wrong = || ModelError::field(KEY, "two numbers, 0 ≤ low < high", shown(value));
+    let [low, high] = value.as_array().map(Vec::as_slice).ok_or_else(wrong)? else { return Err(wrong()) };
+    let (low, high) = (number(low).ok_or_else(wrong)?, number(high).ok_or_else(wrong)?);
+    if !(low.is_finite() && low >= 0.0 && low < high && low < f64::from(f32::MAX)) {
+        return Err(wrong());
+    }
+    if low == 0.0 && high == f64::INFINITY {
+        return Ok(None);
+    }
+    // Shaders have no infinity; Δ cannot pass the largest number anyway.
+    Ok(Some([low as f32, high.min(f64::from(f32::MAX)) as f32]))
+}
+
+/// The value of a switch under its names: `None` where they contradict each other or none is there.
+pub(super) fn switch(fields: &Fields<'_>, keys: &[&str]) -> Result<Switch, ModelError> {
+    let mut all = Vec::new();
+    for key in keys {
+        if fields.get(key).is_some() {
+            all.push(fields.flag(key, false)?);
+        }
+    }
+    Ok(match all.split_first() {
+        None => Switch::Unstated,
+        Some((first, rest)) if rest.iter().all(|v| v == first) => Switch::Stated(*first),
+        Some(_) => Switch::Contradictory,
+    })
+}
+
+/// What a configuration says of a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Switch {
+    Unstated,
+    Stated(bool),
+    /// Two spellings differ, and readers obey one each: only the tensors can tell.
+    Contradictory,
+}
+
+impl Switch {
+    /// For [`Weights::bias`].
+    pub(super) fn resolve(self, key: &str, bare: bool, default: bool) -> Result<Option<bool>, ModelError> {
+        match self {
+            Switch::Stated(value) => Ok(Some(value)),
+            Switch::Unstated => Ok(if bare { Some(default) } else { None }),
+            Switch::Contradictory if bare => {
+                Err(ModelError::field(key, "the same value in both spellings", "different ones"))
+            }
+            Switch::Contradictory => Ok(None),
+        }
+    }
+}

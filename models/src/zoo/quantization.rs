@@ -1,0 +1,550 @@
+//! What a configuration says of packed weights: which modules, in which format.
+//!
+//! Three dialects: MLX's `quantization` block, NVIDIA modelopt's `quantization_config` (or the `hf_quant_config.json`
+//! beside it), and compressed-tensors' `quantization_config`. What a checkpoint *is* follows from its tensors (see
+//! [`super::packed`]); this says what a bare configuration would be, and finds contradictions. Every other method is
+//! refused: weights that are packed must not be priced or read as if they were plain.
+
+use super::fields::{Fields, shown};
+use crate::checkpoint::Checkpoint;
+use crate::error::{ModelError, quoted};
+use plimsoll_kernels::Format;
+use plimsoll_kernels::format::ScaleType;
+use regex::{Regex, RegexBuilder};
+use serde_json::Value;
+use std::collections::HashMap;
+
+/// How a module's weights are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    /// MLX's codes with scale and offset; the scales are in the model's dtype.
+    Affine { bits: u8, group: u8 },
+    /// Any other packed format.
+    Packed(Format),
+}
+
+impl Scheme {
+    /// Values that share a scale.
+    pub(super) fn group(self) -> u32 {
+        match self {
+            Scheme::Affine { group, .. } => u32::from(group),
+            Scheme::Packed(format) => format.block_len() as u32,
+        }
+    }
+
+    /// The format, with scales in `plain`'s type.
+    pub(super) fn format(self, plain: Format) -> Format {
+        match self {
+            Scheme::Packed(format) => format,
+            Scheme::Affine { bits, group } => {
+                let scales = match plain {
+                    Format::F32 => ScaleType::F32,
+                    Format::F16 => ScaleType::F16,
+                    _ => ScaleType::BF16,
+                };
+                Format::Affine { bits, group, scales }
+            }
+        }
+    }
+
+    /// Whether tensors in `found` are what this says.
+    fn is(self, found: Format) -> bool {
+        match (self, found) {
+            (Scheme::Affine { bits, group }, Format::Affine { bits: b, group: g, .. }) => {
+                bits == b && group == g
+            }
+            (Scheme::Packed(format), found) => {
+                // MLX's nvfp4 may have a tensor scale, which its configuration does not state.
+                format == found || (format == Format::Nvfp4 && found == Format::Nvfp4Scaled)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Modules a rule speaks of.
+#[derive(Debug)]
+enum Pattern {
+    /// Every linear layer.
+    Linear,
+    /// A path in which `*` stands for anything, or the beginning of one up to a dot.
+    Glob(String),
+    /// A regular expression that matches from the beginning.
+    Regex(Regex),
+}
+
+impl Pattern {
+    fn matches(&self, module: &str) -> bool {
+        match self {
+            Pattern::Linear => true,
+            Pattern::Regex(regex) => regex.is_match(module),
+            Pattern::Glob(glob) => {
+                glob_matches(glob, module)
+                    || module.match_indices('.').any(|(at, _)| glob_matches(glob, &module[..at]))
+            }
+        }
+    }
+}
+
+/// Whether `*` in `glob` can be filled so that it reads `text`. Takes time of the product of both lengths at most.
+fn glob_matches(glob: &str, text: &str) -> bool {
+    let (glob, text) = (glob.as_bytes(), text.as_bytes());
+    let (mut g, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if glob.get(g) == Some(&b'*') {
+            star = Some((g, t));
+            g += 1;
+        } else if glob.get(g) == Some(&text[t]) {
+            g += 1;
+            t += 1;
+        } else if let Some((at, from)) = star {
+            star = Some((at, from + 1));
+            g = at + 1;
+            t = from + 1;
+        } else {
+            return false;
+        }
+    }
+    glob[g..].iter().all(|&b| b == b'*')
+}
+
+/// What a configuration says of packed weights.
+#[derive(Debug, Default)]
+pub(super) struct Quantization {
+    /// Modules that stay plain, whatever else is said.
+    ignored: Vec<Pattern>,
+    /// Modules named by path; `None` is plain. A name covers everything below it.
+    named: HashMap<String, Option<Scheme>>,
+    /// Rules in order.
+    rules: Vec<(Pattern, Scheme)>,
+    /// Embeddings are packed as well (MLX).
+    embeddings: bool,
+    /// Rows that are no whole number of groups stay plain (MLX); elsewhere they are a contradiction.
+    ragged_stay_plain: bool,
+}
+
+/// The kinds of module that rules tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Module {
+    /// A linear layer.
+    Linear,
+    /// An embedding table.
+    Embedding,
+    /// A matrix that its framework holds as a bare parameter, like a router's: converters leave it plain unless a rule
+    /// names it.
+    Parameter,
+}
+
+impl Quantization {
+    /// Reads the configuration of a checkpoint.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] for a method, a mode or a scheme without kernels; [`ModelError::Field`] for one that
+    /// contradicts itself.
+    pub(super) fn of(checkpoint: &Checkpoint) -> Result<Self, ModelError> {
+        let Ok(fields) = Fields::of(checkpoint) else { return Ok(Self::default()) };
+        for key in ["quantization", "quantization_config"] {
+            if let Some(block) = fields.get(key) {
+                return read(key, block);
+            }
+        }
+        match checkpoint.hf_quant_config() {
+            Some(file) => read("hf_quant_config.json", file.get("quantization").unwrap_or(file)),
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// Whether it says nothing of packed weights.
+    pub(super) fn is_none(&self) -> bool {
+        self.named.is_empty() && self.rules.is_empty()
+    }
+
+    /// Whether an entry names the module.
+    pub(super) fn names(&self, module: &str) -> bool {
+        self.named(module).is_some()
+    }
+
+    /// What it says of a module of this path whose rows have `cols` values; `None` is plain.
+    ///
+    /// # Errors
+    /// When the rows are no whole number of groups and the dialect has no rule for that.
+    pub(super) fn scheme(&self, module: &str, kind: Module, cols: u32) -> Result<Option<Scheme>, ModelError> {
+        let scheme = match self.named(module) {
+            Some(named) => named,
+            None if self.covers(kind) && !self.ignored.iter().any(|p| p.matches(module)) => {
+                self.rules.iter().find(|(pattern, _)| pattern.matches(module)).map(|(_, scheme)| *scheme)
+            }
+            None => None,
+        };
+        match scheme {
+            Some(scheme) if !cols.is_multiple_of(scheme.group()) => {
+                if self.ragged_stay_plain {
+                    return Ok(None);
+                }
+                Err(ModelError::field(
+                    format!("quantization of {}", quoted(module)),
+                    format!("rows of whole groups of {}", scheme.group()),
+                    format!("rows of {cols}"),
+                ))
+            }
+            scheme => Ok(scheme),
+        }
+    }
+
+    /// Compares tensors that are packed with what is said of them.
+    ///
+    /// # Errors
+    /// When it says another format.
+    pub(super) fn check(&self, module: &str, cols: u32, found: Format) -> Result<(), ModelError> {
+        match self.scheme(module, Module::Linear, cols) {
+            Ok(Some(scheme)) if !scheme.is(found) => Err(ModelError::field(
+                format!("quantization of {}", quoted(module)),
+                format!("{found}, as its tensors are"),
+                scheme.format(Format::BF16).to_string(),
+            )),
+            // A module that is packed though nothing is said of it, or under another name, is what its tensors are.
+            _ => Ok(()),
+        }
+    }
+
+    /// The entry of the module or of one above it.
+    fn named(&self, module: &str) -> Option<Option<Scheme>> {
+        if self.named.is_empty() {
+            return None;
+        }
+        let parents = module.rmatch_indices('.').map(|(at, _)| &module[..at]);
+        std::iter::once(module).chain(parents).find_map(|name| self.named.get(name).copied())
+    }
+
+    fn covers(&self, kind: Module) -> bool {
+        match kind {
+            Module::Linear => true,
+            Module::Embedding => self.embeddings,
+            Module::Parameter => false,
+        }
+    }
+}
+
+fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
+    if !block.is_object() {
+        return Err(ModelError::field(key, "an object", shown(block)));
+    }
+    let method = block.get("quant_method").and_then(Value::as_str);
+    let algo = block.get("quant_algo").and_then(Value::as_str);
+    match (method, algo) {
+        (Some("compressed-tensors"), _) => compressed_tensors(key, block),
+        (Some("modelopt"), _) | (None, Some(_)) => modelopt(key, block),
+        (None, None) if block.get("bits").is_some() || block.get("mode").is_some() => mlx(key, block),
+        (stated, _) => Err(ModelError::unsupported(
+            format!("{key} ({})", quoted(stated.unwrap_or("of an unstated kind"))),
+            "weights in plain f32, f16 or bf16, GGUF's formats, MLX's, and NVFP4 and FP8 by modelopt and \
+             compressed-tensors are",
+        )),
+    }
+}
+
+/// `{group_size, bits, mode}` and entries of single modules by their path.
+fn mlx(key: &str, block: &Value) -> Result<Quantization, ModelError> {
+    let default = mlx_scheme(key, block)?;
+    let mut named = HashMap::new();
+    for (name, value) in block.as_object().into_iter().flatten() {
+        let scheme = match value {
+            Value::Bool(false) => None,
+            Value::Bool(true) => Some(default),
+            // An entry without a mode is affine, whatever the whole is.
+            Value::Object(_) => Some(mlx_scheme(&format!("{key}.{name}"), value)?),
+            _ => continue,
+        };
+        named.insert(name.clone(), scheme);
+    }
+    Ok(Quantization {
+        named,
+        rules: vec![(Pattern::Linear, default)],
+        embeddings: true,
+        ragged_stay_plain: true,
+        ..Quantization::default()
+    })
+}
+
+fn mlx_scheme(key: &str, block: &Value) -> Result<Scheme, ModelError> {
+    let number = |name: &str, default: u64| match block.get(name).filter(|v| !v.is_null()) {
+        None => Ok(default),
+        Some(value) => value
+            .as_u64()
+            .ok_or_else(|| ModelError::field(format!("{key}.{name}"), "a whole number", shown(value))),
+    };
+    let mode = match block.get("mode").filter(|v| !v.is_null()) {
+        None => "affine",
+        Some(mode) => mode
+            .as_str()
+            .ok_or_else(|| ModelError::field(format!("{key}.mode"), "the name of a mode", shown(mode)))?,
+    };
+    let (format, bits, group) = match mode {
+        "affine" => {
+            let (bits, group) = (number("bits", 4)?, number("group_size", 64)?);
+            if !matches!(bits, 1..=6 | 8) || !matches!(group, 32 | 64 | 128) {
+                return Err(ModelError::unsupported(
+                    format!("{key} of {bits} bits in groups of {group}"),
+                    "1 to 6 and 8 bits in groups of 32, 64 and 128 are",
+                ));
+            }
+            return Ok(Scheme::Affine { bits: bits as u8, group: group as u8 });
+        }
+        "mxfp4" => (Format::Mxfp4, 4, 32),
+        "mxfp8" => (Format::Mxfp8, 8, 32),
+        "nvfp4" => (Format::Nvfp4, 4, 16),
+        other => {
+            return Err(ModelError::unsupported(
+                format!("{key} of mode {}", quoted(other)),
+                "affine, mxfp4, mxfp8 and nvfp4 are",
+            ));
+        }
+    };
+    for (name, fixed) in [("bits", bits), ("group_size", group)] {
+        let stated = number(name, fixed)?;
+        if stated != fixed {
+            return Err(ModelError::field(
+                format!("{key}.{name}"),
+                format!("{fixed}, which {mode} always has"),
+                stated.to_string(),
+            ));
+        }
+    }
+    Ok(Scheme::Packed(format))
+}
+
+/// `quant_algo` for all linear layers, or `quantized_layers` by path; `ignore` (`exclude_modules`) stays plain.
+fn modelopt(key: &str, block: &Value) -> Result<Quantization, ModelError> {
+    let mut ignored = Vec::new();
+    for name in ["ignore", "exclude_modules"] {
+        for text in strings(&format!("{key}.{name}"), block.get(name))? {
+            ignored.push(Pattern::Glob(text.to_owned()));
+        }
+    }
+    let mut named = HashMap::new();
+    if let Some(layers) = block.get("quantized_layers").and_then(Value::as_object) {
+        for (name, layer) in layers {
+            let place = format!("{key}.quantized_layers.{name}");
+            named.insert(name.clone(), modelopt_scheme(&place, layer)?);
+        }
+    }
+    let mixed = block.get("quant_algo").and_then(Value::as_str) == Some("MIXED_PRECISION");
+    let default = if mixed { None } else { modelopt_scheme(key, block)? };
+    if mixed && named.is_empty() {
+        return Err(ModelError::field(
+            format!("{key}.quantized_layers"),
+            "a scheme for each module",
+            "nothing",
+        ));
+    }
+    let rules = default.map(|scheme| (Pattern::Linear, scheme)).into_iter().collect();
+    Ok(Quantization { ignored, named, rules, ..Quantization::default() })
+}
+
+fn modelopt_scheme(key: &str, block: &Value) -> Result<Option<Scheme>, ModelError> {
+    let Some(algo) = block.get("quant_algo").filter(|v| !v.is_null()) else { return Ok(None) };
+    match algo.as_str() {
+        Some("FP8" | "FP8_PER_CHANNEL_PER_TOKEN") => Ok(Some(Scheme::Packed(Format::Fp8))),
+        Some("NVFP4" | "W4A16_NVFP4") => {
+            match block.get("group_size").and_then(Value::as_u64).unwrap_or(16) {
+                16 => Ok(Some(Scheme::Packed(Format::Nvfp4Scaled))),
+                other => Err(ModelError::field(
+                    format!("{key}.group_size"),
+                    "16, which NVFP4 always has",
+                    other.to_string(),
+                )),
+            }
+        }
+        _ => Err(ModelError::unsupported(
+            format!("{key}.quant_algo {}", shown(algo)),
+            "FP8, NVFP4, W4A16_NVFP4 and MIXED_PRECISION of them are",
+        )),
+    }
+}
+
+/// `config_groups`, each a scheme and its targets; `ignore` stays plain.
+fn compressed_tensors(key: &str, block: &Value) -> Result<Quantization, ModelError> {
+    let ignored = strings(&format!("{key}.ignore"), block.get("ignore"))?
+        .into_iter()
+        .map(|text| target(key, text))
+        .collect::<Result<_, _>>()?;
+    let groups = block.get("config_groups").and_then(Value::as_object);
+    let groups =
+        groups.ok_or_else(|| ModelError::field(format!("{key}.config_groups"), "groups", "nothing"))?;
+    let (mut precise, mut rules) = (Vec::new(), Vec::new());
+    for (name, group) in groups {
+        let place = format!("{key}.config_groups.{name}");
+        let scheme = group_scheme(&place, group)?;
+        for text in strings(&format!("{place}.targets"), group.get("targets"))? {
+            let pattern = target(key, text)?;
+            // A module's own name goes before its class.
+            if matches!(pattern, Pattern::Linear) { &mut rules } else { &mut precise }
+                .push((pattern, scheme));
+        }
+    }
+    precise.extend(rules);
+    Ok(Quantization { ignored, rules: precise, ..Quantization::default() })
+}
+
+fn group_scheme(place: &str, group: &Value) -> Result<Scheme, ModelError> {
+    let weights = group.get("weights").filter(|v| v.is_object());
+    let weights =
+        weights.ok_or_else(|| ModelError::field(format!("{place}.weights"), "a scheme", "nothing"))?;
+    let text = |name: &str| weights.get(name).and_then(Value::as_str);
+    let number = |name: &str| weights.get(name).and_then(Value::as_u64);
+    match (text("type"), number("num_bits"), number("group_size"), text("strategy")) {
+        (Some("float"), Some(4), Some(16), _) => Ok(Scheme::Packed(Format::Nvfp4Scaled)),
+        (Some("float"), Some(8), None, None | Some("tensor" | "channel")) => Ok(Scheme::Packed(Format::Fp8)),
+        (kind, bits, group, strategy) => Err(ModelError::unsupported(
+            format!(
+                "{place} ({} of {} bits, group {group:?}, strategy {})",
+                quoted(kind.unwrap_or("a number")),
+                bits.map_or("unstated".to_owned(), |b| b.to_string()),
+                quoted(strategy.unwrap_or("unstated")),
+            ),
+            "4-bit floats in groups of 16 and 8-bit floats by tensor or channel are",
+        )),
+    }
+}
+
+/// `Linear`, a module's path, or `re:` and a regular expression.
+fn target(key: &str, text: &str) -> Result<Pattern, ModelError> {
+    if text == "Linear" {
+        return Ok(Pattern::Linear);
+    }
+    let Some(pattern) = text.strip_prefix("re:") else { return Ok(Pattern::Glob(text.to_owned())) };
+    // Python's `match` looks at the beginning only. The engine takes linear time; the limit bounds its tables.
+    let built = RegexBuilder::new(&format!("^(?:{pattern})")).size_limit(1 << 20).build();
+    built.map(Pattern::Regex).map_err(|_| {
+        ModelError::unsupported(
+            format!("{key}: pattern {}", quoted(text)),
+            "it has no regular expression here",
+        )
+    })
+}
+
+fn strings<'a>(key: &str, value: Option<&'a Value>) -> Result<Vec<&'a str>, ModelError> {
+    let Some(value) = value.filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
+    let list = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
+    list.ok_or_else(|| ModelError::field(key, "a list of strings", shown(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use serde_json::json;
+
+    fn of(block: Value) -> Quantization {
+        read("quantization_config", &block).unwrap()
+    }
+
+    fn linear(quantization: &Quantization, module: &str) -> Option<Scheme> {
+        quantization.scheme(module, Module::Linear, 128).unwrap()
+    }
+
+    const NVFP4: Option<Scheme> = Some(Scheme::Packed(Format::Nvfp4Scaled));
+    const FP8: Option<Scheme> = Some(Scheme::Packed(Format::Fp8));
+
+    #[test]
+    fn globs_match_whole_names_and_whole_components() {
+        for (glob, text, expected) in [
+            ("lm_head", "lm_head", true),
+            ("mtp*", "mtp.layers.0.x", true),
+            ("a.*.c", "a.b.b.c", true),
+            ("a.*.c", "a.b.b.d", false),
+            ("*", "", true),
+            ("**a*", "bab", true),
+        ] {
+            assert_eq!(glob_matches(glob, text), expected, "{glob} {text}");
+        }
+        let pattern = Pattern::Glob("layers.1".into());
+        assert!(pattern.matches("layers.1.up") && !pattern.matches("layers.10.up"));
+    }
+
+    #[test]
+    fn mlx_entries_without_a_mode_are_affine() {
+        let q = of(json!({"group_size": 16, "bits": 4, "mode": "nvfp4",
+            "a.gate": {"group_size": 64, "bits": 8}, "b": false}));
+        assert_eq!(linear(&q, "x"), Some(Scheme::Packed(Format::Nvfp4)));
+        assert_eq!(linear(&q, "a.gate"), Some(Scheme::Affine { bits: 8, group: 64 }));
+        assert_eq!(linear(&q, "b"), None);
+        assert_eq!(q.scheme("x", Module::Linear, 24).unwrap(), None);
+        assert!(q.scheme("e", Module::Embedding, 32).unwrap().is_some());
+        assert!(q.scheme("e", Module::Parameter, 32).unwrap().is_none());
+        assert!(q.check("a.gate", 64, Format::Nvfp4).is_err());
+        assert!(q.check("x", 64, Format::Nvfp4Scaled).is_ok());
+    }
+
+    #[test]
+    fn modelopt_says_by_algorithm_or_by_module() {
+        let q =
+            of(json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.attn*"]}));
+        assert_eq!(
+            (linear(&q, "l.0.up"), linear(&q, "lm_head"), linear(&q, "l.0.attn.q")),
+            (NVFP4, None, None)
+        );
+        assert_eq!(q.scheme("e", Module::Embedding, 32).unwrap(), None);
+        let q = of(json!({"quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            "l.0.experts": {"quant_algo": "W4A16_NVFP4", "group_size": 16}, "l.0.q": {"quant_algo": "FP8"}}}));
+        assert_eq!(
+            (linear(&q, "l.0.experts.7.up"), linear(&q, "l.0.q"), linear(&q, "l.1.q")),
+            (NVFP4, FP8, None)
+        );
+        assert!(q.scheme("l.0.experts", Module::Linear, 24).is_err());
+    }
+
+    #[test]
+    fn compressed_tensors_target_classes_names_and_patterns() {
+        let nvfp4 = json!({"num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group"});
+        let fp8 = json!({"num_bits": 8, "type": "float", "strategy": "channel"});
+        let q = of(json!({"quant_method": "compressed-tensors", "ignore": ["re:.*gate$", "lm_head"],
+            "config_groups": {"a": {"targets": ["Linear"], "weights": nvfp4},
+                "b": {"targets": ["re:l\\.\\d+\\.attn\\."], "weights": fp8}}}));
+        assert_eq!(
+            (linear(&q, "l.0.up"), linear(&q, "l.0.gate"), linear(&q, "lm_head")),
+            (NVFP4, None, None)
+        );
+        assert_eq!((linear(&q, "l.12.attn.q"), linear(&q, "x.l.1.attn.q")), (FP8, NVFP4));
+    }
+
+    #[test]
+    fn what_has_no_kernels_is_refused_and_what_contradicts_itself_too() {
+        let group = |weights: Value| {
+            json!({"quant_method": "compressed-tensors",
+            "config_groups": {"g": {"targets": ["Linear"], "weights": weights}}})
+        };
+        for block in [
+            json!({"quant_method": "gptq", "bits": 4}),
+            json!({"quant_method": "awq"}),
+            json!({"quant_method": "bitnet"}),
+            json!({"quant_method": "fp8", "weight_block_size": [128, 128]}),
+            json!({"load_in_4bit": true}),
+            json!({"bits": 7, "group_size": 64}),
+            json!({"bits": 4, "group_size": 16}),
+            json!({"mode": "mxfp6", "bits": 6}),
+            json!({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}),
+            group(json!({"num_bits": 4, "type": "int", "group_size": 128})),
+            group(json!({"num_bits": 8, "type": "float", "strategy": "block"})),
+            json!({"quant_method": "compressed-tensors", "ignore": ["re:(?=x)"], "config_groups": {}}),
+        ] {
+            let error = read("q", &block).unwrap_err();
+            assert!(matches!(error, ModelError::Unsupported { .. }), "{block}: {error}");
+        }
+        for block in [
+            json!("mxfp4"),
+            json!({"mode": "nvfp4", "bits": 8}),
+            json!({"mode": 4, "bits": 8}),
+            json!({"bits": "four"}),
+            json!({"quant_algo": "NVFP4", "group_size": 32}),
+            json!({"quant_algo": "MIXED_PRECISION"}),
+            json!({"quant_algo": "FP8", "ignore": "lm_head"}),
+            json!({"quant_method": "compressed-tensors"}),
+            json!({"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Linear"]}}}),
+        ] {
+            let error = read("q", &block).unwrap_err();
+            assert!(matches!(error, ModelError::Field { .. }), "{block}: {error}");
+        }
+    }
+}

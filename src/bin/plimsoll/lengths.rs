@@ -1,0 +1,168 @@
+//! `plimsoll bench --lengths`: prompts of many lengths in one process and one plan. Rates should stay flat; memory of
+//! the process and of the device should not grow with the prompt.
+
+use crate::bench::{self, Args, Times};
+use crate::bytes::grouped;
+use crate::failure::Failure;
+use crate::output::median;
+use crate::{load, output, show};
+use indicatif::ProgressBar;
+use plimsoll::runtime::device::DeviceCounters;
+use plimsoll::{Engine, Runtime};
+use serde_json::{Value, json};
+
+/// What was seen at one length.
+struct Row {
+    prompt: u32,
+    prefill: Vec<f64>,
+    decode: Vec<f64>,
+    /// Most bytes of the process that were resident meanwhile, where the system says.
+    peak: Option<u64>,
+    device: DeviceCounters,
+    buffers_created: u64,
+}
+
+/// Measures every length, shortest first.
+pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
+    let mut lengths = lengths.to_vec();
+    lengths.sort_unstable();
+    let longest = lengths.last().copied().unwrap_or(1);
+    let opened = args.model.open()?;
+    let tokens = longest.saturating_add(args.new_tokens).saturating_add(1);
+    let geometry = args.geometry.resolve(&opened, Some(tokens));
+    load::check_length(&geometry, longest as usize, args.new_tokens.saturating_add(1))?;
+    let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
+    let (mut engine, load_time) = ready.engine(&opened)?;
+    let loaded = memory::resident();
+    let mut rows = Vec::new();
+    let bar = ProgressBar::new(lengths.len() as u64);
+    // One step compiles nothing, but the first of a process touches pages for the first time.
+    bench::once(&mut engine, 1, 1)?;
+    let before = seen(&engine);
+    for prompt in lengths {
+        rows.push(measure(&mut engine, args, prompt)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if args.output.json {
+        let mut document = load::facts(&engine);
+        document["schema"] = json!(1);
+        document["new_tokens"] = json!(args.new_tokens);
+        document["repetitions"] = json!(args.repetitions);
+        document["load_seconds"] = json!(load_time.as_secs_f64());
+        document["resident_after_load"] = json!(loaded);
+        document["device_before"] = device(&before.0, before.1);
+        document["lengths"] = rows.iter().map(document_of).collect();
+        return output::document(&document);
+    }
+    let header =
+        ["prompt", "prefill tokens/s", "decode tokens/s", "process peak", "device bytes", "allocations"];
+    let mut table = show::table(&header, &[0, 1, 2, 3, 4, 5]);
+    for row in &rows {
+        table.add_row([
+            grouped(row.prompt.into()),
+            format!("{:.2}", median(&row.prefill)),
+            format!("{:.2}", median(&row.decode)),
+            row.peak.map_or("unknown".to_owned(), grouped),
+            row.device.buffer_memory.to_string(),
+            (row.buffers_created - before.1).to_string(),
+        ]);
+    }
+    let g = &engine.plan().geometry;
+    output::print(format_args!(
+        "{} ({}) on {}: context {}, chunk {}, KV {}; {} of each length, {} new tokens\n{table}\n\
+         process peak: most resident bytes while the length ran, {} after the load; allocations: device buffers\n\
+         created since the load\n",
+        engine.plan().model.name,
+        engine.plan().model.architecture,
+        engine.stepper().device().info().name,
+        g.context,
+        g.prefill_chunk,
+        g.kv,
+        output::count(args.repetitions as usize, "repetition"),
+        args.new_tokens,
+        loaded.map_or("unknown".to_owned(), grouped),
+    ))
+}
+
+fn measure(engine: &mut Engine<Runtime>, args: &Args, prompt: u32) -> Result<Row, Failure> {
+    let peak_is_ours = memory::forget_peak();
+    let mut times: Vec<Times> = Vec::new();
+    for _ in 0..args.repetitions {
+        times.push(bench::once(engine, prompt, args.new_tokens)?);
+    }
+    let peak = peak_is_ours.then(memory::peak).flatten();
+    let (device, buffers_created) = seen(engine);
+    Ok(Row {
+        prompt,
+        prefill: times.iter().map(|t| f64::from(prompt) / t.prefill).collect(),
+        decode: times.iter().map(|t| f64::from(args.new_tokens) / t.decode).collect(),
+        peak,
+        device,
+        buffers_created,
+    })
+}
+
+/// What lives on the device by wgpu's counters, and how many buffers have ever been created by our books.
+fn seen(engine: &Engine<Runtime>) -> (DeviceCounters, u64) {
+    let device = engine.stepper().device();
+    (device.counters(), device.totals().created)
+}
+
+fn device(counters: &DeviceCounters, created: u64) -> Value {
+    json!({
+        "buffers": counters.buffers,
+        "buffer_bytes": counters.buffer_memory,
+        "memory_allocations": counters.allocations,
+        "buffers_created": created,
+    })
+}
+
+fn document_of(row: &Row) -> Value {
+    json!({
+        "prompt_tokens": row.prompt,
+        "prefill_tokens_per_second": bench::spread(&row.prefill),
+        "decode_tokens_per_second": bench::spread(&row.decode),
+        "process_peak_bytes": row.peak,
+        "device": device(&row.device, row.buffers_created),
+    })
+}
+
+/// Resident memory of this process, where Linux's `/proc` says. A software driver's device memory is part of it.
+mod memory {
+    /// Forgets the peak so far. Answers whether that worked: else a peak would be that of an earlier length.
+    pub fn forget_peak() -> bool {
+        std::fs::write("/proc/self/clear_refs", "5").is_ok()
+    }
+
+    /// The most since then, in bytes.
+    pub fn peak() -> Option<u64> {
+        line("VmHWM:")
+    }
+
+    /// Now, in bytes.
+    pub fn resident() -> Option<u64> {
+        line("VmRSS:")
+    }
+
+    fn line(name: &str) -> Option<u64> {
+        kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, name)
+    }
+
+    fn kibibytes(status: &str, name: &str) -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::kibibytes;
+
+        #[test]
+        fn a_line_of_status() {
+            let status = "Name:\tx\nVmHWM:\t    1204 kB\nVmRSS:\t     900 kB\n";
+            assert_eq!(kibibytes(status, "VmHWM:"), Some(1204 * 1024));
+            assert_eq!(kibibytes(status, "VmSwap:"), None);
+        }
+    }
+}
