@@ -39,6 +39,29 @@ impl Activation {
             Activation::Sigmoid => include_str!("gate_sigmoid.wgsl"),
         }
     }
+
+    /// The CPU twin.
+    pub(crate) fn of(self, x: f64) -> f64 {
+        match self {
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::GeluTanh => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+                0.5 * x * (1.0 + inner.tanh())
+            }
+            Activation::ReluSquared => x.max(0.0) * x.max(0.0),
+            Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        }
+    }
+
+    /// How names of variants call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Activation::Silu => "silu",
+            Activation::GeluTanh => "gelu_tanh",
+            Activation::ReluSquared => "relu_squared",
+            Activation::Sigmoid => "sigmoid",
+        }
+    }
 }
 
 crate::params! {
@@ -102,16 +125,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
         let out = &mut out[row * args.out_stride as usize..][..width];
         for (i, out) in out.iter_mut().enumerate() {
             let (g, up) = (f64::from(x[i]), f64::from(x[width + i]));
-            let act = match args.activation {
-                Activation::Silu => g / (1.0 + (-g).exp()),
-                Activation::GeluTanh => {
-                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g * g * g);
-                    0.5 * g * (1.0 + inner.tanh())
-                }
-                Activation::ReluSquared => g.max(0.0) * g.max(0.0),
-                Activation::Sigmoid => 1.0 / (1.0 + (-g).exp()),
-            };
-            *out = (act * up) as f32;
+            *out = (args.activation.of(g) * up) as f32;
         }
     }
 }
@@ -128,13 +142,7 @@ impl Variant {
 
 impl Shader for Variant {
     fn name(&self) -> String {
-        match self.activation {
-            Activation::Silu => "gate_silu",
-            Activation::GeluTanh => "gate_gelu_tanh",
-            Activation::ReluSquared => "gate_relu_squared",
-            Activation::Sigmoid => "gate_sigmoid",
-        }
-        .to_owned()
+        format!("gate_{}", self.activation.name())
     }
 
     fn wgsl(&self) -> String {
