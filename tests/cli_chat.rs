@@ -56,7 +56,11 @@ fn chat(model: &str, more: &[&str], input: &str) -> Output {
     let mut command = plimsoll();
     command.args(["chat", model, "--ignore-eos"]).args(more).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    // One that ends before it reads closes the pipe: its exit code is what is asked.
+    let written = child.stdin.take().unwrap().write_all(input.as_bytes());
+    if let Err(error) = written {
+        assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    }
     child.wait_with_output().unwrap()
 }
 

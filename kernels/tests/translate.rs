@@ -7,7 +7,8 @@
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ResourceBinding, StorageAccess, TypeInner, back};
 use plimsoll_kernels::ops::{
-    add, clamped_gate, delta, embed, gate, linear, multiply, scale, select_rows, softcap,
+    activate, add, clamped_gate, combine, delta, embed, expert_sort, experts, gate, linear, multiply, route, scale,
+    select_rows, softcap,
 };
 use plimsoll_kernels::step::TileTable;
 use plimsoll_kernels::{Access, Call, DeltaShape, Format, Kernel, Limits, Profile, Unit};
@@ -202,6 +203,60 @@ fn calls(profile: &Profile) -> Vec<Call> {
             max_rows,
         };
         calls.push(linear::plan(profile, &args));
+    }
+    calls.extend(mixture(profile));
+    calls
+}
+
+/// The calls of a mixture of experts.
+fn mixture(profile: &Profile) -> Vec<Call> {
+    let (experts, top, routing_stride, max_tokens) = (16, 2, 4, 64);
+    let tile = experts::tile(profile, experts, top, max_tokens);
+    let router = route::Args {
+        experts,
+        top,
+        scoring: route::Scoring::Softmax,
+        bias: None,
+        groups: None,
+        normalise: true,
+        scale: 1.0,
+        expert_scale: None,
+        logit_scale: 1.0,
+        logits_stride: 16,
+        routing_stride,
+    };
+    let activation = gate::Activation::ReluSquared;
+    let mut calls =
+        expert_sort::plan(profile, &expert_sort::Args { experts, top, tile, routing_stride, max_tokens });
+    calls.push(route::plan(profile, &router));
+    calls.push(activate::plan(
+        profile,
+        &activate::Args { activation, width: 8, stride: 8, unit: Unit::Choices(2) },
+    ));
+    calls.push(combine::plan(
+        profile,
+        &combine::Args { width: 8, top, x_stride: 8, routing_stride, out_stride: 8, accumulate: true },
+    ));
+    for tile in [None, Some(2), Some(tile)] {
+        let args = experts::Args {
+            format: Format::Q8_0,
+            experts,
+            first_expert: 0,
+            shard_experts: experts,
+            n: 64,
+            k: 64,
+            first_row: 0,
+            rows: 64,
+            x_stride: 64,
+            x_choices: false,
+            out_stride: 64,
+            top,
+            routing_stride,
+            bias: None,
+            tile,
+            max_tokens,
+        };
+        calls.push(experts::plan(profile, &args));
     }
     calls
 }

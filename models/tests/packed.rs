@@ -186,44 +186,51 @@ fn a_configuration_alone_prices_the_formats_it_states() {
     assert!(matches!(bare(&c).unwrap_err(), ModelError::Unsupported { .. }));
 }
 
+/// A golden checkpoint, what is done to it, and what the error must name.
+type Case = (&'static str, fn(&mut Tensors, &mut Value), &'static str);
+
 #[test]
 fn packed_tensors_that_contradict_are_refused() {
-    let mlx = "mlx_nemotron_h_2bit";
-    let x = "backbone.layers.0.mixer.in_proj";
-    let cases: [(&str, &dyn Fn(&mut Tensors, &mut Value)); 16] = [
-        (mlx, &|_, c| c["quantization"]["bits"] = json!(4)),
-        (mlx, &|_, c| c["quantization"]["group_size"] = json!(32)),
-        (mlx, &|_, c| {
-            c["quantization"]["backbone.layers.0.mixer.in_proj"] = json!({"bits": 3, "group_size": 64})
-        }),
-        (mlx, &|t, _| drop(t.0.remove(&format!("{x}.scales")))),
-        (mlx, &|t, _| drop(t.0.remove(&format!("{x}.biases")))),
-        (mlx, &|t, _| t.set(&format!("{x}.scales"), "I32", &[328, 1])),
-        (mlx, &|t, _| t.set(&format!("{x}.biases"), "F16", &[328, 1])),
-        (mlx, &|t, _| t.set(&format!("{x}.scales"), "BF16", &[327, 1])),
-        (mlx, &|t, _| t.set(&format!("{x}.scales"), "BF16", &[328, 0])),
-        (mlx, &|t, _| t.set(&format!("{x}.scales"), "BF16", &[328, 3])),
-        (mlx, &|t, _| t.set(&format!("{x}.weight"), "U32", &[328, 5])),
-        (mlx, &|t, _| t.set(&format!("{x}.weight"), "U32", &[328])),
-        (mlx, &|t, _| t.set("backbone.layers.1.mixer.switch_mlp.fc1.scales", "BF16", &[4, 64, 1])),
-        ("modelopt_nemotron_h", &|t, _| drop(t.0.remove(&format!("{x}.weight_scale")))),
-        ("modelopt_nemotron_h", &|t, _| t.set(&format!("{x}.weight_scale"), "F32", &[7])),
-        ("modelopt_nemotron_h", &|t, _| {
-            t.set("backbone.layers.4.mixer.up_proj.weight_scale", "U8", &[64, 4]);
-        }),
+    const MLX: &str = "mlx_nemotron_h_2bit";
+    const NVIDIA: &str = "modelopt_nemotron_h";
+    const X: &str = "backbone.layers.0.mixer.in_proj";
+    let part = |name: &str| format!("{X}.{name}");
+    let cases: [Case; 17] = [
+        (MLX, |_, c| c["quantization"]["bits"] = json!(4), "affine2_g64_bf16, as its tensors are"),
+        (MLX, |_, c| c["quantization"]["group_size"] = json!(32), "got affine2_g32"),
+        (MLX, |_, c| c["quantization"][X] = json!({"bits": 3, "group_size": 64}), "in_proj\": expected"),
+        (MLX, |t, _| drop(t.0.remove(&format!("{X}.scales"))), "in_proj.scales is missing"),
+        (MLX, |t, _| drop(t.0.remove(&format!("{X}.biases"))), "without offsets"),
+        (MLX, |t, _| t.set(&format!("{X}.scales"), "I32", &[328, 1]), "got i32"),
+        (MLX, |t, _| t.set(&format!("{X}.biases"), "F16", &[328, 1]), "that of the scales"),
+        (MLX, |t, _| t.set(&format!("{X}.scales"), "BF16", &[327, 1]), "[328, 1], got [327, 1]"),
+        (MLX, |t, _| t.set(&format!("{X}.biases"), "BF16", &[328, 2]), "[328, 1], got [328, 2]"),
+        (MLX, |t, _| t.set(&format!("{X}.scales"), "BF16", &[328, 0]), "whole groups"),
+        (MLX, |t, _| t.set(&format!("{X}.scales"), "BF16", &[328, 3]), "whole groups"),
+        (MLX, |t, _| t.set(&format!("{X}.weight"), "U32", &[328, 5]), "whole bits"),
+        (MLX, |t, _| t.set(&format!("{X}.weight"), "U32", &[328]), "got [328]"),
+        (
+            MLX,
+            |t, _| t.set("backbone.layers.1.mixer.switch_mlp.fc1.scales", "BF16", &[4, 64, 1]),
+            "[8, 64, 1], got [4, 64, 1]",
+        ),
+        (NVIDIA, |t, _| drop(t.0.remove(&format!("{X}.weight_scale"))), "weight_scale is missing"),
+        (NVIDIA, |t, _| t.set(&format!("{X}.weight_scale"), "F32", &[7]), "got [7]"),
+        (
+            NVIDIA,
+            |t, _| t.set("backbone.layers.4.mixer.up_proj.weight_scale", "U8", &[64, 4]),
+            "expected f8_e4m3, got u8",
+        ),
     ];
-    for (i, (family, change)) in cases.iter().enumerate() {
+    for (family, change, named) in cases {
         let (mut tensors, mut c) = (Tensors::of(family), config(&format!("golden/{family}/config.json")));
         tensors.build(&c).unwrap();
         change(&mut tensors, &mut c);
-        if let Some(block) = c.get("quantization").cloned() {
-            c["quantization_config"] = block;
-        }
-        let error = tensors.build(&c).expect_err(&format!("case {i}"));
-        println!("{error}");
+        let error = tensors.build(&c).expect_err(named);
+        assert!(error.to_string().contains(named), "{named}: {error}");
     }
-    let mut tensors = Tensors::of("modelopt_nemotron_h");
-    tensors.set(&format!("{x}.weight_scale_inv"), "F32", &[3, 1]);
+    let mut tensors = Tensors::of(NVIDIA);
+    tensors.set(&part("weight_scale_inv"), "F32", &[3, 1]);
     let error = tensors.build(&config("golden/modelopt_nemotron_h/config.json")).unwrap_err();
     assert!(matches!(error, ModelError::Unsupported { .. }), "{error}");
 }

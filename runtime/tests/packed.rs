@@ -194,7 +194,7 @@ fn good() -> (Model, Vec<Stored>) {
 fn planes_and_factors_that_do_not_fit_are_refused_by_name() {
     let device = device();
     type Change = fn(&mut Model, &mut Vec<Stored>);
-    let cases: [(Change, &[&str]); 18] = [
+    let cases: [(Change, &[&str]); 19] = [
         (|_, _| (), &[]),
         (|_, t| t[1].0 = "other".into(), &["tensor s is missing"]),
         (|_, t| t[2].0 = "other".into(), &["tensor f is missing"]),
@@ -219,6 +219,10 @@ fn planes_and_factors_that_do_not_fit_are_refused_by_name() {
         (|_, t| t[0].2 = vec![16, 10], &["tensor w", "rows of 16 bytes", "[16, 10]"]),
         (|m, _| m.matrices[0].source.pieces[1].first_row = 7, &["tensor w", "at least 11 rows"]),
         (|m, _| drop(m.matrices[0].source.pieces[0].planes.pop()), &["tensor w", "nvfp4_scaled", "u8"]),
+        (
+            |m, _| m.matrices[0].source.pieces[0].transposed = true,
+            &["tensor w", "to be transposed", "nvfp4_scaled"],
+        ),
         (|_, t| t[2] = stored("f", "U8", &[1], vec![2]), &["tensor f", "f32, f16 or bf16", "u8"]),
         (
             |m, _| m.matrices[0].source.pieces[0].scale.as_mut().unwrap().index = Some(1),

@@ -7,7 +7,7 @@ mod toy;
 use plimsoll_estimator::plan::Role;
 use plimsoll_kernels::Format;
 use plimsoll_models::Model;
-use plimsoll_models::model::{ScaleForm, Transform};
+use plimsoll_models::model::{Piece, ScaleForm, Transform};
 use plimsoll_runtime::{Device, DeviceOptions};
 use toy::*;
 
@@ -59,6 +59,48 @@ fn leading_dimensions_are_rows_and_a_fused_tensor_is_cut() {
     assert_eq!(of(0), all[..50]);
     assert_eq!(of(1), [&all[200..], &all[50..200]].concat());
     assert_eq!(of(2), convolution);
+}
+
+#[test]
+fn stacks_stored_inputs_by_outputs_are_transposed() {
+    let device = device();
+    let (experts, outputs, inputs) = (3, 22, 12);
+    for format in [Format::F32, Format::BF16] {
+        let all = values(experts * inputs * outputs, 5);
+        let (dtype, bytes) = if format == Format::F32 { ("F32", f32s(&all)) } else { ("BF16", bf16s(&all)) };
+        let tensor = |bytes| checkpoint(&[stored("t", dtype, &[experts, inputs, outputs], bytes)]);
+        let part = |first, rows| Piece { transposed: true, ..piece(&["t"], first, rows) };
+        // Cut within a matrix, across two, and in the other order.
+        let model = model(
+            vec![
+                matrix(format, inputs as u32, 3, vec![part(0, 66)]),
+                matrix(format, inputs as u32, 1, vec![part(40, 26), part(0, 40)]),
+            ],
+            vec![],
+        );
+        let row = |r: usize| {
+            let (matrix, column) = (r / outputs, r % outputs);
+            (0..inputs).map(move |k| (matrix * inputs + k) * outputs + column)
+        };
+        let of = |rows: std::ops::Range<usize>| rows.flat_map(row).map(|i| all[i]).collect::<Vec<f32>>();
+        let planned = plan(device.profile(), &model, 16, STAGING, Role::Arena);
+        let checkpoint = tensor(bytes.clone());
+        assert_eq!(decoded(&device, &model, &checkpoint, &planned, 0), of(0..66));
+        assert_eq!(decoded(&device, &model, &checkpoint, &planned, 1), [of(40..66), of(0..40)].concat());
+        // Everything in one batch.
+        let whole = plan(device.profile(), &model, u32::MAX, 1 << 20, Role::Arena);
+        assert_eq!(decoded(&device, &model, &checkpoint, &whole, 1), [of(40..66), of(0..40)].concat());
+
+        // Column 7 of the second matrix is row 29.
+        let (mut spoilt, size) = (bytes.clone(), format.block_bytes());
+        let at = ((inputs + 3) * outputs + 7) * size;
+        spoilt[at..at + size].fill(0xFF);
+        let error = load(&device, &model, &tensor(spoilt), whole.clone()).unwrap_err().to_string();
+        assert!(error.contains("tensor t, row 29:"), "{error}");
+        let other = toy::checkpoint(&[stored("t", dtype, &[experts, outputs, inputs], bytes)]);
+        let error = load(&device, &model, &other, whole).unwrap_err().to_string();
+        assert!(error.contains("tensor t") && error.contains("[3, 22, 12]"), "{error}");
+    }
 }
 
 #[test]
@@ -125,7 +167,7 @@ fn pieces_that_do_not_fit_their_tensors_are_refused_by_name() {
         (|m, _| drop(m.matrices[0].source.pieces.pop()), &["tensor e0", "expected 12, got 6"]),
         (
             |m, _| m.matrices[0].source.pieces[1].transposed = true,
-            &["order of tensor e1", "inputs by outputs"],
+            &["tensor e1", "expected shape [10, 6]", "[6, 10]"],
         ),
         (|m, _| m.matrices[0].experts = 5, &["experts of tensor e0", "got 5"]),
         (|_, t| t[2].2 = vec![3, 2, 1], &[]),

@@ -18,7 +18,7 @@ impl Lowering<'_> {
     ) -> Result<(), PlanError> {
         let count = self.width(logits);
         let grouped = op.groups.is_none_or(|g| {
-            g.count > 0
+            (1..=route::MAX_GROUPS).contains(&g.count)
                 && count.is_multiple_of(g.count)
                 && (1..=g.count).contains(&g.keep)
                 && op.top <= count / g.count * g.keep

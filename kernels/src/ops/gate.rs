@@ -62,6 +62,10 @@ impl Activation {
             Activation::Sigmoid => "sigmoid",
         }
     }
+
+    /// Every activation.
+    pub(crate) const ALL: [Self; 4] =
+        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared, Activation::Sigmoid];
 }
 
 crate::params! {
@@ -124,8 +128,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
         let x = &x[row * args.x_stride as usize..][..2 * width];
         let out = &mut out[row * args.out_stride as usize..][..width];
         for (i, out) in out.iter_mut().enumerate() {
-            let (g, up) = (f64::from(x[i]), f64::from(x[width + i]));
-            *out = (args.activation.of(g) * up) as f32;
+            *out = (args.activation.of(f64::from(x[i])) * f64::from(x[width + i])) as f32;
         }
     }
 }
@@ -133,10 +136,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], out: &mut [f32]) {
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared, Activation::Sigmoid]
-            .into_iter()
-            .map(|activation| Self { activation })
-            .collect()
+        Activation::ALL.into_iter().map(|activation| Self { activation }).collect()
     }
 }
 

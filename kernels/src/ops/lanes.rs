@@ -10,6 +10,9 @@ pub(crate) fn entry(reduce: Reduce) -> &'static str {
     }
 }
 
+/// The WGSL of `key_of`, which orders floats by their bits, and of its inverses `bits_of` and `finite`.
+pub(crate) const FLOAT_KEY: &str = include_str!("float_key.wgsl");
+
 /// How names of variants call a reduction.
 pub(crate) fn reduce_name(reduce: Reduce) -> &'static str {
     match reduce {

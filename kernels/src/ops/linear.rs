@@ -1,6 +1,7 @@
 //! `out = x·Wᵀ (+ bias) (+ out)`: the choice between mat-vec and mat-mat, and what they share.
 
 use super::{mat_mat, mat_vec};
+use crate::shader::{Access, Source};
 use crate::{Call, Cost, Format, Profile, Record};
 
 /// Most rows of `x` that the mat-vec takes.
@@ -102,9 +103,21 @@ pub(crate) fn params(args: &Args) -> Params {
 }
 
 /// Whether rows of x can be read as whole octs of vec4.
-pub(crate) fn wide(args: &Args) -> bool {
-    args.k.is_multiple_of(8) && args.x_stride.is_multiple_of(4)
+pub(crate) fn wide(k: u32, x_stride: u32) -> bool {
+    k.is_multiple_of(8) && x_stride.is_multiple_of(4)
 }
+
+/// The start of a product's module: parameters, and the operands w, x, out and vectors.
+pub(crate) fn source(params: &str, wide: bool) -> Source {
+    Source::new(params)
+        .operand(0, Access::Read, "w", "array<u32>")
+        .operand(1, Access::ReadArena, "x", if wide { "array<vec4<f32>>" } else { "array<f32>" })
+        .operand(2, Access::Write, "out", "array<f32>")
+        .operand(3, Access::Read, "vectors", "array<f32>")
+}
+
+/// The WGSL of which rows a workgroup takes: as they stand.
+pub(crate) const ROWS: &str = concat!(include_str!("linear_rows.wgsl"), include_str!("linear_leave.wgsl"));
 
 pub(crate) fn cost(args: &Args) -> Cost {
     let (n, k) = (u64::from(args.n), u64::from(args.k));

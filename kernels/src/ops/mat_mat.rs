@@ -3,7 +3,8 @@
 //! Three bodies, chosen by what the adapter is:
 //!
 //! * *tiles*: 64 × 64 outputs by 256 invocations, 32 values of K at a time decoded once into workgroup memory
-//!   (16 KiB), 4 × 4 outputs an invocation. For GPUs; not yet timed on one.
+//!   (16 KiB), 4 × 4 outputs an invocation. For GPUs; not yet timed on one. The experts' products also have it with 16
+//!   and 32 rows of x.
 //! * *broadcast*: 8 lanes of one subgroup, each with 4 rows of W in registers, and 8 rows of x for all: a lane loads
 //!   one value of each oct of x and hands it to the others. No workgroup memory, no barrier.
 //! * *plain*: 8 lanes with 8 rows of W each and 4 rows of x, which every lane loads by itself. The same without
@@ -28,7 +29,7 @@ pub use super::linear::{Args, twin};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
-    /// 64 × 64 outputs through workgroup memory.
+    /// Outputs of 64 rows of the matrix through workgroup memory.
     Tiles,
     /// Registers only; lanes load x for each other.
     Broadcast,
@@ -45,7 +46,7 @@ pub struct Variant {
     pub body: Body,
     /// Rows of the matrix a lane keeps (register bodies).
     pub rows: u32,
-    /// Rows of x a workgroup takes (register bodies).
+    /// Rows of x a lane takes: all of the workgroup's (register bodies), or a sixteenth of them, at most 4 (tiles).
     pub tokens: u32,
     /// `x` is read as vec4.
     pub wide: bool,
@@ -53,8 +54,10 @@ pub struct Variant {
 
 /// Lanes of a workgroup of the register bodies: an oct of x.
 const LANES: u32 = 8;
-/// Rows and tokens of a tile of [`Body::Tiles`], as its text has it.
+/// Rows of a tile of [`Body::Tiles`], as its text has it.
 const TILE: u32 = 64;
+/// Lanes of [`Body::Tiles`] along the rows of x.
+const TILE_LANES: u32 = 16;
 
 /// The body for an adapter.
 pub(crate) fn body(profile: &Profile) -> Body {
@@ -69,7 +72,7 @@ pub(crate) fn body(profile: &Profile) -> Body {
 
 /// Plans the dispatch. Operands: matrix shard (Read), x (ReadArena), out (Write), vectors (Read).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
-    let variant = Variant::new(args.format, body(profile), linear::wide(args));
+    let variant = Variant::new(args.format, body(profile), linear::wide(args.k, args.x_stride));
     let (rows, tokens) = variant.tile();
     Call {
         params: linear::params(args).words(),
@@ -81,7 +84,8 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
 }
 
 impl Variant {
-    fn new(format: Format, body: Body, wide: bool) -> Self {
+    /// What a body takes by default.
+    pub(crate) fn new(format: Format, body: Body, wide: bool) -> Self {
         match body {
             Body::Tiles => Self { format, body, rows: 4, tokens: 4, wide },
             // Single values of x are loaded, whatever its strides.
@@ -90,12 +94,56 @@ impl Variant {
         }
     }
 
+    /// The same for as few rows of x as cover `tile`.
+    pub(crate) fn covering(self, tile: u32) -> Self {
+        let tokens = match self.body {
+            Body::Tiles => tile.div_ceil(TILE_LANES).clamp(1, 4),
+            Body::Broadcast | Body::Plain => tile.max(1),
+        };
+        Self { tokens, ..self }
+    }
+
+    /// Workgroup memory with barriers behind it, by name: what a decision of the whole workgroup is handed on in.
+    pub(crate) fn shared(&self) -> Option<&'static str> {
+        (self.body == Body::Tiles).then_some("tile_w")
+    }
+
     /// Rows of the matrix and of x that a workgroup covers.
     pub fn tile(&self) -> (u32, u32) {
         match self.body {
-            Body::Tiles => (TILE, TILE),
+            Body::Tiles => (TILE, TILE_LANES * self.tokens),
             Body::Broadcast | Body::Plain => (self.rows * LANES, self.tokens),
         }
+    }
+
+    /// The module, after its parameters and operands; `share` is the text of `share_of`, `row_of`, `x_row` and `leaves`.
+    pub(crate) fn module(&self, source: Source, share: &str) -> String {
+        let source = source
+            .constant("WG", self.workgroup())
+            .constant("ROWS", self.rows)
+            .constant("TOKENS", self.tokens)
+            .constant("NO_BIAS", linear::NO_BIAS);
+        let counts = [("ROWS", self.rows), ("TOKENS", self.tokens), ("FOUR", 4)];
+        let source = unpackers(source, self.format);
+        let source = match (self.body, self.wide) {
+            (Body::Broadcast, _) => source.text(include_str!("linear_single.wgsl")),
+            (_, true) => source.text(include_str!("linear_wide.wgsl")),
+            (_, false) => {
+                source.text(include_str!("linear_single.wgsl")).text(include_str!("linear_narrow.wgsl"))
+            }
+        };
+        let source = source.text(include_str!("linear.wgsl")).text(share);
+        let body = include_str!("mat_mat_lanes.wgsl");
+        match self.body {
+            Body::Tiles => source.text(&lanes::unroll(include_str!("mat_mat_tiles.wgsl"), &counts)),
+            Body::Broadcast => {
+                source.text(include_str!("mat_mat_broadcast.wgsl")).text(&lanes::unroll(body, &counts))
+            }
+            Body::Plain => {
+                source.text(include_str!("mat_mat_plain.wgsl")).text(&lanes::unroll(body, &counts))
+            }
+        }
+        .finish()
     }
 
     /// Variants that between them use every text.
@@ -127,36 +175,7 @@ impl Shader for Variant {
     }
 
     fn wgsl(&self) -> String {
-        let source = Source::new(linear::Params::WGSL)
-            .operand(0, Access::Read, "w", "array<u32>")
-            .operand(1, Access::ReadArena, "x", if self.wide { "array<vec4<f32>>" } else { "array<f32>" })
-            .operand(2, Access::Write, "out", "array<f32>")
-            .operand(3, Access::Read, "vectors", "array<f32>")
-            .constant("WG", self.workgroup())
-            .constant("ROWS", self.rows)
-            .constant("TOKENS", self.tokens)
-            .constant("NO_BIAS", linear::NO_BIAS);
-        let counts = [("ROWS", self.rows), ("TOKENS", self.tokens), ("FOUR", 4)];
-        let source = unpackers(source, self.format);
-        let source = match (self.body, self.wide) {
-            (Body::Broadcast, _) => source.text(include_str!("linear_single.wgsl")),
-            (_, true) => source.text(include_str!("linear_wide.wgsl")),
-            (_, false) => {
-                source.text(include_str!("linear_single.wgsl")).text(include_str!("linear_narrow.wgsl"))
-            }
-        };
-        let source = source.text(include_str!("linear.wgsl"));
-        let body = include_str!("mat_mat_lanes.wgsl");
-        match self.body {
-            Body::Tiles => source.text(&lanes::unroll(include_str!("mat_mat_tiles.wgsl"), &counts)),
-            Body::Broadcast => {
-                source.text(include_str!("mat_mat_broadcast.wgsl")).text(&lanes::unroll(body, &counts))
-            }
-            Body::Plain => {
-                source.text(include_str!("mat_mat_plain.wgsl")).text(&lanes::unroll(body, &counts))
-            }
-        }
-        .finish()
+        self.module(linear::source(linear::Params::WGSL, self.wide), linear::ROWS)
     }
 
     fn operands(&self) -> Vec<Access> {

@@ -3,21 +3,21 @@
 fn main(at: Lanes) {
     let index = at.workgroup.x + at.workgroup.y * at.workgroups.x;
     let tiles = (p.n + WG * ROWS - 1u) / (WG * ROWS);
-    let count = step[p.count_word];
-    let first_token = index / tiles * TOKENS;
+    let share = share_of(index / tiles, TOKENS);
     let first = index % tiles * WG * ROWS + at.lane;
-    if (first_token >= count) {
+    if (leaves(at.lane, share)) {
         return;
     }
     // Rows and tokens past the end repeat the last one and are not stored.
     //: for $r ROWS
-    let row$r = min(first + $ru * WG, p.n - 1u) * p.w_stride;
+    let row$r = (share.matrix + min(first + $ru * WG, p.n - 1u)) * p.w_stride;
     //: for $t TOKENS
     var sum$r_$t = 0.0;
     //: end
     //: end
     //: for $t TOKENS
-    let token$t = min(first_token + $tu, count - 1u);
+    let to$t = row_of(min(share.first + $tu, share.end - 1u));
+    let token$t = x_row(to$t);
     //: end
     for (var oct = 0u; oct < p.octs; oct++) {
         //: for $r ROWS
@@ -42,8 +42,8 @@ fn main(at: Lanes) {
     //: for $r ROWS
     if (first + $ru * WG < p.n) {
         //: for $t TOKENS
-        if (first_token + $tu < count) {
-            store(first_token + $tu, first + $ru * WG, sum$r_$t);
+        if (share.first + $tu < share.end) {
+            store(share, to$t, first + $ru * WG, sum$r_$t);
         }
         //: end
     }

@@ -3,21 +3,20 @@
 fn main(at: Lanes) {
     let index = at.workgroup.x + at.workgroup.y * at.workgroups.x;
     let groups = (p.n + ROWS - 1u) / ROWS;
-    let count = step[p.count_word];
-    let first_col = index / groups * COLS;
+    let share = share_of(index / groups, COLS);
     let first = index % groups * ROWS;
-    if (first_col >= count) {
+    if (leaves(at.lane, share)) {
         return;
     }
     // Rows past the end repeat the last one and are not stored.
     //: for $r ROWS
-    let row$r = min(first + $ru, p.n - 1u) * p.w_stride;
+    let row$r = (share.matrix + min(first + $ru, p.n - 1u)) * p.w_stride;
     //: for $c COLS
     var sum$r_$c = 0.0;
     //: end
     //: end
     //: for $c COLS
-    let col$c = min(first_col + $cu, count - 1u);
+    let col$c = x_row(row_of(min(share.first + $cu, share.end - 1u)));
     //: end
     for (var oct = at.lane * GRANULE; oct < p.octs; oct += WG * GRANULE) {
         //: for $c COLS
@@ -62,9 +61,9 @@ fn main(at: Lanes) {
     finish_lanes(at);
     for (var o = at.lane; o < ROWS * COLS; o += WG) {
         let n = first + o / COLS;
-        let col = first_col + o % COLS;
-        if (n < p.n && col < count) {
-            store(col, n, lane_sum(at, o));
+        let entry = share.first + o % COLS;
+        if (n < p.n && entry < share.end) {
+            store(share, row_of(entry), n, lane_sum(at, o));
         }
     }
 }

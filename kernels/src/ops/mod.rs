@@ -103,6 +103,16 @@ kernels! {
     Ssd(ssd),
     /// Norm with a gate.
     GatedNorm(gated_norm),
+    /// The experts of each token and their weights.
+    Route(route),
+    /// Choices sorted by expert.
+    ExpertSort(expert_sort),
+    /// Products with a stack of experts.
+    Experts(experts),
+    /// The experts' answers, summed.
+    Combine(combine),
+    /// Activation in place.
+    Activate(activate),
 }
 
 /// The entries of a tile table: first token, tokens, slot, position of the first.

@@ -2,11 +2,16 @@
 //
 // Grid: one workgroup per (sequence, head, ROWS rows of the state), folded over two dimensions. A lane holds VALUES
 // values of each row in registers, every WG-th, for the whole of the step: the state is read once and written once.
-// Sums over N are left in workgroup memory for TOKENS tokens and added up together, so that there are two barriers for
-// TOKENS tokens and no need of subgroups. Workgroup memory: (ROWS·(WG + 1) + 2)·TOKENS words.
+// Rows are numbered in OCTS of WIDTH. Two barriers for TOKENS tokens. Sums over N:
+//   staged   left in workgroup memory for TOKENS tokens and added up together; needs no subgroups. WIDTH is 1
+//   spread   the workgroup is one subgroup of WIDTH lanes: each loads one x of an oct and hands it to the others, and
+//            keeps one sum. Software drivers load and store lane by lane, so this is an eighth of both
+// Workgroup memory: 2·TOKENS words, staged ROWS·(WG + 1)·TOKENS more.
 // MEASURED
 
+//: for $i STAGED
 var<workgroup> parts: array<f32, TOKENS * ROWS * (WG + 1u)>;
+//: end
 var<workgroup> factors: array<vec2<f32>, TOKENS>;
 
 @compute @workgroup_size(WG)
@@ -32,16 +37,22 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
     let n$k = min(lane + $ku * WG, N - 1u);
     let real$k = EVEN || lane + $ku * WG < N;
     //: end
-    //: for $r ROWS
-    let row$r = min(slice * ROWS + $ru, p.head_dim - 1u);
+    //: for $o OCTS
+    // The row whose x this lane loads, in the spread form.
+    let mine$o = min(slice * ROWS + $ou * WIDTH + lane % WIDTH, p.head_dim - 1u);
+    //: for $w WIDTH
+    let row$o_$w = min(slice * ROWS + $ou * WIDTH + $wu, p.head_dim - 1u);
     //: for $k VALUES
-    var h$r_$k = 0.0;
+    var h$o_$w_$k = 0.0;
+    //: end
     //: end
     //: end
     if (run.position > 0u) {
-        //: for $r ROWS
+        //: for $o OCTS
+        //: for $w WIDTH
         //: for $k VALUES
-        h$r_$k = states[(base + row$r) * N + n$k];
+        h$o_$w_$k = states[(base + row$o_$w) * N + n$k];
+        //: end
         //: end
         //: end
     }
@@ -55,30 +66,57 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
         workgroupBarrier();
         for (var t = 0u; t < count; t++) {
             let start = (run.first + begin + t) * p.xbc_stride;
-            let x_from = start + head * p.head_dim;
-            let b_from = start + p.b_column + group * N;
-            let c_from = start + p.c_column + group * N;
+            let x_start = start + head * p.head_dim;
+            let b_start = start + p.b_column + group * N;
+            let c_start = start + p.c_column + group * N;
             let delta = factors[t].x;
             let fade = factors[t].y;
-            //: for $r ROWS
-            let x$r = xbc[x_from + row$r] * delta;
-            var sum$r = 0.0;
+            //: for $o OCTS
+            let x$o = xbc[x_start + mine$o];
+            //: for $w WIDTH
+            //: for $i STAGED
+            let x$o_$w = x$o * delta;
+            //: end
+            //: for $i SPREAD
+            let x$o_$w = subgroupBroadcast(x$o, $wu) * delta;
+            //: end
+            var sum$o_$w = 0.0;
+            //: end
             //: end
             //: for $k VALUES
             {
-                let b = xbc[b_from + n$k];
-                let c = select(0.0, xbc[c_from + n$k], real$k);
-                //: for $r ROWS
-                h$r_$k = h$r_$k * fade + x$r * b;
-                sum$r += h$r_$k * c;
+                let b = xbc[b_start + n$k];
+                let c = select(0.0, xbc[c_start + n$k], real$k);
+                //: for $o OCTS
+                //: for $w WIDTH
+                h$o_$w_$k = h$o_$w_$k * fade + x$o_$w * b;
+                sum$o_$w += h$o_$w_$k * c;
+                //: end
                 //: end
             }
             //: end
-            //: for $r ROWS
-            parts[(t * ROWS + $ru) * (WG + 1u) + lane] = sum$r;
+            //: for $i STAGED
+            //: for $o OCTS
+            parts[(t * ROWS + $ou) * (WG + 1u) + lane] = sum$o_0;
+            //: end
+            //: end
+            //: for $i SPREAD
+            //: for $o OCTS
+            var y$o = 0.0;
+            //: for $w WIDTH
+            {
+                let y = subgroupAdd(sum$o_$w);
+                y$o = select(y$o, y, lane == $wu);
+            }
+            //: end
+            if (slice * ROWS + $ou * WIDTH + lane < p.head_dim) {
+                out[(run.first + begin + t) * p.out_stride + head * p.head_dim + mine$o] = y$o + d * x$o;
+            }
+            //: end
             //: end
         }
         workgroupBarrier();
+        //: for $i STAGED
         for (var i = lane; i < count * ROWS; i += WG) {
             let row = slice * ROWS + i % ROWS;
             if (row < p.head_dim) {
@@ -90,15 +128,18 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
                 out[token * p.out_stride + head * p.head_dim + row] = y;
             }
         }
+        //: end
     }
 
-    //: for $r ROWS
-    if (slice * ROWS + $ru < p.head_dim) {
+    //: for $o OCTS
+    //: for $w WIDTH
+    if (slice * ROWS + $ou * WIDTH + $wu < p.head_dim) {
         //: for $k VALUES
         if (real$k) {
-            states[(base + row$r) * N + n$k] = h$r_$k;
+            states[(base + row$o_$w) * N + n$k] = h$o_$w_$k;
         }
         //: end
     }
+    //: end
     //: end
 }

@@ -179,6 +179,7 @@ impl Shader for Variant {
             .operand(0, Access::ReadArena, "x", ty)
             .operand(1, Access::Write, "out", "array<u32>")
             .text(lanes::entry(self.reduce))
+            .text(lanes::FLOAT_KEY)
             .text(text)
             .text(include_str!("top_k.wgsl"))
             .finish()

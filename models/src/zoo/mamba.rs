@@ -36,7 +36,7 @@ pub(super) struct Names {
     pub dt_bias: String,
     pub norm: String,
     pub out_proj: String,
-    /// A is stored as its negative logarithm's exponent needs it: `A_log`.
+    /// What is stored is the logarithm of −A.
     pub a_is_log: bool,
 }
 

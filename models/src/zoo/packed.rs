@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
         float_type(tensor)?;
         let rows = u64::from(self.wanted.rows);
         let experts = self.wanted.experts.map(u64::from);
-        // Ones at the end say nothing.
+        // Ones at the end say nothing; a single row or expert is the whole.
         let mut shape = tensor.shape.as_slice();
         while let [rest @ .., 1] = shape {
             shape = rest;
@@ -267,7 +267,6 @@ impl<'a> Reader<'a> {
                 });
             }
         };
-        // A single row or expert is told from the whole by nothing, and is the same.
         Ok((tensor.name.clone(), form, spread))
     }
 

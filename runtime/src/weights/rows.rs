@@ -19,6 +19,62 @@ pub(super) enum Rows<'a> {
     Whole(&'a [u8]),
     /// Torn apart: see [`Planes`].
     Planes(Planes<'a>),
+    /// Column by column: see [`Transposed`].
+    Transposed(Transposed<'a>),
+}
+
+/// Rows that are the columns of matrices `[K, N]`: row `r` is column `r % N` of matrix `r / N`.
+#[derive(Clone, Copy)]
+pub(super) struct Transposed<'a> {
+    /// The whole tensor.
+    data: &'a [u8],
+    /// Bytes of a value.
+    value: usize,
+    /// `K`.
+    height: usize,
+    /// `N`.
+    width: usize,
+    /// The row that is the first here.
+    first: usize,
+}
+
+impl<'a> Transposed<'a> {
+    /// Writes whole rows from row `index` on into `out`, as many as that holds.
+    pub fn read(&self, index: usize, out: &mut [u8]) {
+        match self.value {
+            2 => self.read_values::<2>(index, out),
+            _ => self.read_values::<4>(index, out),
+        }
+    }
+
+    fn read_values<const BYTES: usize>(&self, index: usize, out: &mut [u8]) {
+        let (out, _) = out.as_chunks_mut::<BYTES>();
+        let (data, _) = self.data.as_chunks::<BYTES>();
+        let mut row = self.first + index;
+        let mut out = out;
+        while !out.is_empty() {
+            // The rows that one matrix has of these stand side by side in each of its lines.
+            let (matrix, column) = (row / self.width, row % self.width);
+            let count = (out.len() / self.height).min(self.width - column);
+            if count == 0 {
+                return;
+            }
+            let (here, rest) = out.split_at_mut(count * self.height);
+            for k in 0..self.height {
+                let line = (matrix * self.height + k) * self.width + column;
+                let values = data.get(line..line + count).unwrap_or_default();
+                for (to, from) in here.iter_mut().skip(k).step_by(self.height).zip(values) {
+                    *to = *from;
+                }
+            }
+            (out, row) = (rest, row + count);
+        }
+    }
+
+    /// The first `rows`, and the rest.
+    pub fn split(self, rows: usize) -> (Self, Self) {
+        (self, Self { first: self.first + rows, ..self })
+    }
 }
 
 /// Rows whose codes, scales and offsets stand in tensors of their own.
@@ -107,11 +163,6 @@ pub(super) fn find<'a>(
 ) -> Result<Rows<'a>, ModelError> {
     let Matrix { format, cols, .. } = *matrix;
     let name = matrix.source.name();
-    if piece.transposed {
-        // Its bytes add up to the same rows: read as they stand they would be other weights, and nobody would know.
-        let tensor = piece.planes.first().map_or(name, String::as_str);
-        return Err(field(tensor, "order", "outputs by inputs", "inputs by outputs"));
-    }
     let planes = format.planes(cols.into()).filter(|planes| planes.len() == piece.planes.len());
     let mut cut = |name: &'a str, per_row: u64| {
         let info = checkpoint.require(name)?;
@@ -131,8 +182,16 @@ pub(super) fn find<'a>(
         if let Some(scale) = &piece.scale {
             return Err(field(&scale.tensor, "use", format!("no factor beside {format}"), "one"));
         }
-        return Ok(Rows::Whole(cut(tensor, per_row)?.0));
+        if !piece.transposed {
+            return Ok(Rows::Whole(cut(tensor, per_row)?.0));
+        }
+        let (found, rows) = transposed(checkpoint, info, piece, matrix)?;
+        each(tensor, rows);
+        return Ok(Rows::Transposed(found));
     };
+    if piece.transposed {
+        return Err(field(name, "format", "f32, f16 or bf16 to be transposed", format));
+    }
     let mut found = Planes { format, data: [(&[], 0); MOST_PLANES], count: planes.len(), factors: None };
     let mut rows_before = None;
     for (plane, (tensor, &per_row)) in piece.planes.iter().zip(planes).enumerate() {
@@ -187,6 +246,32 @@ fn rows_of<'a>(
             Err(field(&info.name, "shape", expected, format!("{} bytes as {:?}", info.bytes, info.shape)))
         }
         _ => Err(shape(info, vec![end, matrix.cols.into()])),
+    }
+}
+
+/// A piece that is stored the other way round, and the rows of the whole tensor.
+fn transposed<'a>(
+    checkpoint: &'a Checkpoint,
+    info: &TensorInfo,
+    piece: &Piece,
+    matrix: &Matrix,
+) -> Result<(Transposed<'a>, u64), ModelError> {
+    let Matrix { format, cols, .. } = *matrix;
+    if !format.is_float() {
+        return Err(field(&info.name, "format", "f32, f16 or bf16 to be transposed", format));
+    }
+    let data = checkpoint.data(info)?;
+    let (end, value) = (u64::from(piece.first_row) + u64::from(piece.rows), format.block_bytes());
+    let rows = info.elements() / u64::from(cols).max(1);
+    match info.shape[..] {
+        [.., height, width] if height == u64::from(cols) && end <= rows && width > 0 => {
+            if data.len() as u64 != info.elements() * value as u64 {
+                return Err(shape(info, info.shape.clone()));
+            }
+            let (height, width) = (height as usize, width as usize);
+            Ok((Transposed { data, value, height, width, first: piece.first_row as usize }, rows))
+        }
+        _ => Err(shape(info, vec![cols.into(), end])),
     }
 }
 

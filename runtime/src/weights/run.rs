@@ -1,6 +1,6 @@
 //! Runs: units of the checkpoint that stand one behind the other on the device, and how they become the device's.
 
-use super::rows::{Planes, Rows, corrupt};
+use super::rows::{Rows, corrupt};
 use crate::RuntimeError;
 use plimsoll_kernels::{Format, Record, dequant};
 use plimsoll_models::ModelError;
@@ -11,7 +11,8 @@ use std::path::Path;
 /// Bytes on the device that one task packs at a time.
 const TASK_BYTES: usize = 256 << 10;
 
-/// Bytes of rows that one task joins from their planes at a time, unless a row is longer.
+/// Bytes of rows that one task joins from their planes at a time, unless a row is longer. Transposed rows are put
+/// together a task at a time.
 const SCRATCH_BYTES: usize = 32 << 10;
 
 /// What a run is made of.
@@ -59,6 +60,10 @@ impl<'a> Run<'a> {
                 let (head, tail) = planes.split(units);
                 (Form::Rows(record, Rows::Planes(head)), Form::Rows(record, Rows::Planes(tail)))
             }
+            Form::Rows(record, Rows::Transposed(rows)) => {
+                let (head, tail) = rows.split(units);
+                (Form::Rows(record, Rows::Transposed(head)), Form::Rows(record, Rows::Transposed(tail)))
+            }
             Form::Values(format, transform, data) => {
                 let (head, tail) = cut(data);
                 (Form::Values(format, transform, head), Form::Values(format, transform, tail))
@@ -96,7 +101,19 @@ impl<'a> Run<'a> {
                 }
                 repack(record, data, out)?;
             }
-            Form::Rows(record, Rows::Planes(planes)) => self.join(record, &planes, out)?,
+            Form::Rows(record, Rows::Planes(planes)) => {
+                self.join(record, SCRATCH_BYTES, out, |at, rows, row_bytes| {
+                    let mut rows = (at..).zip(rows.chunks_exact_mut(row_bytes));
+                    rows.try_for_each(|(at, row)| planes.gather(at, row))
+                })?;
+            }
+            // Many rows at a time: what they have in a line of the tensor is read together.
+            Form::Rows(record, Rows::Transposed(columns)) => {
+                self.join(record, TASK_BYTES, out, |at, rows, _| {
+                    columns.read(at, rows);
+                    Ok(())
+                })?;
+            }
             Form::Values(format, transform, data) => {
                 let mut values = vec![0f32; out.len() / 4];
                 dequant::dequantize(format, data, &mut values);
@@ -117,24 +134,27 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Joins rows from their planes, a few at a time, and repacks them.
-    fn join(&self, record: Record, planes: &Planes<'_>, out: &mut [u8]) -> Result<(), RuntimeError> {
-        let (format, whole) = (record.format(), "whole rows");
+    /// Puts rows together in a scratch of about `scratch` bytes, a few at a time, and repacks them. `fill` writes whole
+    /// rows from the one on that it is told, each of the bytes it is told.
+    fn join(
+        &self,
+        record: Record,
+        scratch: usize,
+        out: &mut [u8],
+        fill: impl Fn(usize, &mut [u8], usize) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        let format = record.format();
         let row_bytes = format.row_bytes(record.cols().into()).map_or(0, |bytes| bytes as usize);
         if row_bytes == 0 || self.to == 0 {
-            return Err(RuntimeError::plan("columns of a matrix", whole, record.cols()));
+            return Err(RuntimeError::plan("columns of a matrix", "whole rows", record.cols()));
         }
-        let each = (SCRATCH_BYTES / row_bytes).clamp(1, self.units.max(1));
+        let each = (scratch / row_bytes).clamp(1, self.units.max(1));
         let mut scratch = vec![0u8; each * row_bytes];
-        let mut at = 0;
-        for out in out.chunks_mut(each * self.to) {
+        for (at, out) in (0..).step_by(each).zip(out.chunks_mut(each * self.to)) {
             let rows = &mut scratch[..out.len() / self.to * row_bytes];
-            for row in rows.chunks_exact_mut(row_bytes) {
-                planes.gather(at, row)?;
-                at += 1;
-            }
+            fill(at, rows, row_bytes)?;
             if let Some(row) = dequant::first_row_not_finite(format, record.cols(), rows) {
-                return Err(self.not_finite("row", at - rows.len() / row_bytes + row).into());
+                return Err(self.not_finite("row", at + row).into());
             }
             repack(record, rows, out)?;
         }

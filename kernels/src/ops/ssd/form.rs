@@ -7,6 +7,8 @@ use crate::{Profile, profile::Ssd};
 const MEMORY: u32 = 16 << 10;
 /// Steps of at most so many tokens are walked token by token.
 const FEW: u32 = 8;
+/// Values of the state a lane holds where lanes hand x to each other.
+const SPREAD: u32 = 256;
 
 /// What was chosen.
 pub enum Form {
@@ -79,26 +81,33 @@ pub fn register_tokens(block: u32, most: u32) -> u32 {
 /// The variant of the sequential form: the values of a lane fit its registers, the sums of a few tokens the memory.
 pub fn sequential(profile: &Profile, args: &Args) -> Variant {
     let (state, head_dim) = (args.shape.state.max(1), args.shape.head_dim.max(1));
-    // CPU drivers keep what does not fit registers in their first cache, which costs less than loading x, B and C again.
-    let (lanes, registers) = if profile.cpu { (workgroup(profile), 128) } else { (32, 32) };
-    let mut lanes = lanes.min(state.next_power_of_two());
+    let most = args.max_tokens.max(1);
+    let variant = |block, rows, tokens, lanes| Variant {
+        part: Part::Sequential,
+        state,
+        block,
+        rows,
+        tokens,
+        workgroup: lanes,
+        vec4: state.is_multiple_of(lanes),
+    };
+    let lanes = workgroup(profile);
+    if profile.cpu && profile.subgroups && profile.subgroup_size == (lanes, lanes) && state <= 64 * lanes {
+        let octs = (SPREAD / (state.div_ceil(lanes) * lanes)).clamp(1, 8).min(head_dim.div_ceil(lanes));
+        return variant(most.min(32), octs * lanes, lanes, lanes);
+    }
+    // CPU drivers keep what does not fit registers in their first cache, which costs less than loading B and C again.
+    let (mut lanes, registers) = if profile.cpu { (lanes, 128) } else { (32, 32) };
+    lanes = lanes.min(state.next_power_of_two());
     while state.div_ceil(lanes) > 32 && lanes < 256 {
         lanes *= 2;
     }
     let rows = (registers / state.div_ceil(lanes)).clamp(1, 8).min(head_dim);
-    let mut tokens = args.max_tokens.clamp(1, 8);
+    let mut tokens = most.min(8);
     while tokens > 1 && tokens * (rows * (lanes + 1) + 2) * 4 + 64 > MEMORY {
         tokens -= 1;
     }
-    Variant {
-        part: Part::Sequential,
-        state,
-        block: tokens,
-        rows,
-        tokens: 1,
-        workgroup: lanes,
-        vec4: state.is_multiple_of(lanes),
-    }
+    variant(tokens, rows, 1, lanes)
 }
 
 /// Where what stands in the scratch of the five kernels, in `vec4`s: four numbers of each token and head, C·Bᵀ of each

@@ -16,7 +16,7 @@ pub struct Variant {
     pub block: u32,
     /// Rows of a workgroup in the sequential form, quads of rows in the streaming one.
     pub rows: u32,
-    /// Tokens a lane holds in registers.
+    /// Tokens a lane holds in registers; in the sequential form the lanes that hand x to each other, or 1.
     pub tokens: u32,
     /// Invocations.
     pub workgroup: u32,
@@ -114,6 +114,8 @@ impl Variant {
             // Real sizes, on CPUs and GPUs, and odd ones.
             let sizes: &[_] = match part {
                 Part::Sequential => &[
+                    (128, 32, 16, 8, 8, true),
+                    (33, 1, 8, 8, 8, false),
                     (128, 8, 8, 1, 8, true),
                     (128, 1, 8, 1, 32, true),
                     (256, 8, 4, 1, 32, true),
@@ -162,6 +164,7 @@ impl Shader for Variant {
             source = source
                 .constant("TOKENS", self.block)
                 .constant("ROWS", self.rows)
+                .constant("WIDTH", self.tokens)
                 .flag("EVEN", self.state.is_multiple_of(self.workgroup));
         } else {
             source = source
@@ -204,7 +207,10 @@ impl Shader for Variant {
             source = source.text(include_str!("../ssd_blocks.wgsl"));
         }
         let counts = [
-            ("ROWS", self.rows),
+            ("OCTS", self.rows / self.tokens),
+            ("WIDTH", self.tokens),
+            ("SPREAD", u32::from(self.tokens > 1)),
+            ("STAGED", u32::from(self.tokens == 1)),
             ("VALUES", self.state.div_ceil(self.workgroup)),
             ("TOKENS", self.tokens),
             ("QUAD", 4),
