@@ -3,15 +3,16 @@
 //! says: it lists the faults with the largest change of any logit, as another engine measured it.
 //!
 //! Faults are edits of the model as data (the graph of a step is public) or, where that says it shorter, of the
-//! weights it reads.
+//! weights it reads, or of the text of a kernel.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod demo;
 mod support;
 
-use demo::{Prompt, engine, path, prompts, push};
+use demo::{Prompt, engine, engine_with, path, prompts, push};
 use half::bf16;
 use plimsoll::{Checkpoint, Device, DeviceOptions, Model, Registry};
+use plimsoll_kernels::Kernel;
 use plimsoll_models::graph::{
     Activation, Attention, GatedNorm, Multiply, Op, RopeId, Rotation, Router, Ssd, TensorId,
 };
@@ -29,7 +30,7 @@ const NEAR: f64 = 0.1;
 
 /// Rows of the table that no edit of a model or of its weights makes. The weights of fewer bits are no fault of a
 /// runtime.
-const NOT_HERE: [&str; 3] = ["state lost every 64 tokens", "3-bit weights", "2-bit weights"];
+const NOT_HERE: [&str; 2] = ["3-bit weights", "2-bit weights"];
 
 enum Fault {
     /// In what is made of a checkpoint.
@@ -37,10 +38,26 @@ enum Fault {
     /// In what is read.
     Files(fn(&mut Files)),
     Both(fn(&mut Files), fn(&mut Model)),
+    /// In the WGSL of a kernel; steps are of 64 tokens.
+    Kernels(fn(&Kernel, String) -> String),
 }
-use Fault::{Both, Files as Weights, Graph};
+use Fault::{Both, Files as Weights, Graph, Kernels};
 
-const FAULTS: [(&str, Fault); 19] = [
+/// Tokens of a step for faults of kernels.
+const STEP: u32 = 64;
+
+/// A sequence that begins anew at every step of [`STEP`] tokens, as far as the state space is concerned.
+fn forgets(kernel: &Kernel, wgsl: String) -> String {
+    if !matches!(kernel, Kernel::Ssd(_)) {
+        return wgsl;
+    }
+    let faulty = wgsl.replace("run.position > 0u", "run.position % 64u > 0u");
+    assert_ne!(wgsl, faulty, "{} has no such line", kernel.name());
+    faulty
+}
+
+const FAULTS: [(&str, Fault); 20] = [
+    ("state lost every 64 tokens", Kernels(forgets)),
     ("correction bias ignored", Graph(|m| routers(m, |r| r.bias = None))),
     ("`routed_scaling_factor` 1.0 for 2.5", Graph(|m| routers(m, |r| r.scale = 1.0))),
     ("top-1 for top-2", Weights(|f| f.config["num_experts_per_tok"] = json!(1))),
@@ -271,7 +288,15 @@ fn model(files: &Files, fault: Option<&Fault>) -> (Checkpoint, Model) {
 /// The logits after each prompt, of the model with or without a fault.
 fn run(device: &Device, files: &Files, prompts: &[Prompt], fault: Option<&Fault>) -> Vec<Vec<f32>> {
     let (checkpoint, model) = model(files, fault);
-    let mut engine = engine(device, &model, &checkpoint);
+    let mut engine = match fault {
+        Some(&Kernels(edit)) => {
+            device.faults().mutate(Some(Box::new(edit)));
+            let engine = engine_with(device, &model, &checkpoint, STEP);
+            device.faults().mutate(None);
+            engine
+        }
+        _ => engine(device, &model, &checkpoint),
+    };
     prompts.iter().map(|p| push(&mut engine.feed(p.ids.len()).unwrap(), &p.ids)).collect()
 }
 

@@ -48,8 +48,9 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
 
 #[test]
 fn sinks_take_weight_in_every_format_on_every_device() {
-    for device in devices().iter() {
-        for format in KvFormat::ALL {
+    for (i, device) in devices().iter().enumerate() {
+        let formats = if i == 0 { &KvFormat::ALL[..] } else { &[KvFormat::Q8_0] };
+        for &format in formats {
             let case = sinks(Case::new(shape(6, 2, 64), format, &RAGGED));
             let with = check_on(device, &case, &format!("{format}"));
             let decode =
@@ -104,9 +105,7 @@ fn windows_and_caps_leave_sinks_alone() {
 
 #[test]
 fn ratios_and_head_sizes_with_sinks() {
-    for (ratio, head_dim) in
-        [(1, 32), (3, 64), (5, 40), (8, 64), (7, 16), (20, 16), (2, 256), (2, 512), (1, 5)]
-    {
+    for (ratio, head_dim) in [(1, 5), (5, 40), (8, 64), (20, 16), (2, 512)] {
         let runs = [run(1, 37, 1), run(0, 5, 9)];
         let case = sinks(Case::new(shape(2 * ratio, 2, head_dim), KvFormat::F16, &runs));
         check(&case, &format!("ratio {ratio}, head size {head_dim}"));
@@ -114,9 +113,9 @@ fn ratios_and_head_sizes_with_sinks() {
     }
     let devices = devices();
     let mut profile = devices[0].profile().clone();
-    for workgroup in [16, 64, 256] {
+    for workgroup in [64, 256] {
         profile.tuning.attention_workgroup = workgroup;
-        let built = Built::new(&sinks(Case::new(shape(16, 2, 64), KvFormat::F32, &RAGGED)), 5);
+        let built = Built::new(&sinks(Case::new(shape(6, 2, 64), KvFormat::F32, &RAGGED)), 5);
         let got = built.on_device(&devices[0], &profile);
         assert_close(&got, &built.expected(), TOLERANCE, &format!("workgroup {workgroup}"));
     }

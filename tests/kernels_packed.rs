@@ -28,16 +28,19 @@ fn rows_of(x: &[f32], cols: usize, t: u32) -> Vec<f32> {
     (0..t as usize).flat_map(|i| &x[i % rows * cols..][..cols]).copied().collect()
 }
 
-/// `x·Wᵀ` of every matrix by each kernel in each way, within a few units in the last place of the sum of magnitudes of
+/// `x·Wᵀ` of every matrix by each kernel with subgroups and without (the affine ones with f32 scales, of which there are
+/// many, with the tuning of a GPU and of this adapter in turn, the others with both), within a few units in the last place of the sum of magnitudes of
 /// the twin with f64 sums and of MLX's product.
 #[test]
 fn products_are_the_references() {
     let mut compared = 0;
-    for m in matrices() {
+    for (index, m) in matrices().into_iter().enumerate() {
         let (n, k) = (m.rows as u32, m.cols as u32);
         let weights = records_of(&m);
         let x = if k == 256 { vectors::x() } else { noise(3 * m.cols, 17) };
-        for (lone, profile) in ways() {
+        let many = matches!(m.format, Format::Affine { scales: ScaleType::F32, .. });
+        let ways = ways().into_iter().enumerate().filter(|(way, _)| !many || (way + index) % 2 == 0);
+        for (_, (lone, profile)) in ways {
             for (t, vec) in [(1, true), (3, true), (8, true), (3, false), (11, false)] {
                 let args = product(m.format, n, k, t);
                 let plan = if vec { mat_vec::plan } else { mat_mat::plan };
@@ -61,8 +64,8 @@ fn products_are_the_references() {
             }
         }
     }
-    // 27 matrices with a product, 12 rows each; 26 rows of x in four ways.
-    assert_eq!(compared, 27 * 12 * 26 * 4);
+    // Matrices with a product have 12 rows; 26 rows of x in two ways or four.
+    assert_eq!(compared, (21 * 2 + 6 * 4) * 12 * 26);
 }
 
 /// Every row of every matrix as an embedding.

@@ -24,7 +24,7 @@ pub use call::{Call, Cost, Count, StepShape, Unit};
 pub use format::Format;
 pub use kv::{AttentionShape, KvFormat, KvLayout};
 pub use ops::Kernel;
-pub use profile::{Limits, Profile, Reduce, Ssd, Tuning};
+pub use profile::{Delta, Limits, Profile, Reduce, Ssd, Tuning};
 pub use record::{Record, RecordError};
 pub use recurrent::{DeltaShape, RecurrentShape, SsmShape};
 pub use shader::{Access, Shader};

@@ -62,6 +62,20 @@ pub enum Ssd {
     },
 }
 
+/// How the gated delta rule ([`ops::delta`](crate::ops::delta)) is computed in steps of more than a few tokens. No form
+/// has scratch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delta {
+    /// Token by token.
+    Sequential,
+    /// Blocks of tokens in order.
+    Blocks {
+        /// `C`, tokens of a block: 16, or 32 where that fits workgroup memory.
+        block: u32,
+    },
+}
+
 /// Kernel variants chosen for an adapter. They change speed, and results only by rounding. Bytes follow one of them:
 /// with [`Ssd::Kernels`] the workspace holds what goes from kernel to kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +94,8 @@ pub struct Tuning {
     pub attention_workgroup: u32,
     /// Form of the state space.
     pub ssd: Ssd,
+    /// Form of the gated delta rule.
+    pub delta: Delta,
 }
 
 /// Everything about an adapter that a plan depends on.
@@ -125,6 +141,7 @@ impl Profile {
                 // Four keys a lane: each query load is used four times.
                 attention_workgroup: 8,
                 ssd: Ssd::Sequential,
+                delta: Delta::Sequential,
             }
         } else {
             Tuning {
@@ -136,6 +153,8 @@ impl Profile {
                 attention_workgroup: 64,
                 // By its traffic; not measured on a GPU yet.
                 ssd: Ssd::Streaming { block: 16 },
+                // Not measured on a GPU yet.
+                delta: Delta::Blocks { block: 16 },
             }
         };
         Self {

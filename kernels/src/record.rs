@@ -325,7 +325,7 @@ impl Record {
         }
     }
 
-    /// The code of value `i` of a row, decoded as the WGSL does (before UNIT); the bits of a float.
+    /// The code of value `i` of a row, decoded as the WGSL does (before UNIT), two's complement; the bits of a float.
     fn code(&self, word: &impl Fn(usize) -> u32, i: usize) -> u32 {
         let (oct, second) = (i / 8, self.second_plane());
         // The field of value i % 8 in a word that gathers as `pack_codes` does.
@@ -345,7 +345,7 @@ impl Record {
             Quants::Bits5 => nibble() | field(word(second + oct / 4) >> (oct % 4), 1) << 4,
             Quants::Bits6 => nibble() | field(word(second + oct / 2) >> (2 * (oct % 2)), 3) << 4,
             Quants::Iq4 => (i32::from(IQ4_VALUES[nibble() as usize]) + 127) as u32,
-            Quants::E2m1 => (i32::from(dequant::E2M1_VALUES[nibble() as usize]) + 12) as u32,
+            Quants::E2m1 => i32::from(dequant::E2M1_VALUES[nibble() as usize]) as u32,
         }
     }
 

@@ -97,13 +97,13 @@ impl Quants {
             Quants::Bits4 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits4.wgsl")),
             Quants::Bits5 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits5.wgsl")),
             Quants::Bits6 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/bits6.wgsl")),
-            Quants::Bits8 => include_str!("unpack/bits8.wgsl"),
+            Quants::Bits8 => concat!(include_str!("unpack/signed.wgsl"), include_str!("unpack/bits8.wgsl")),
             Quants::Unsigned8 => {
                 concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/unsigned8.wgsl"))
             }
             Quants::E4m3 => concat!(include_str!("unpack/from_e4m3.wgsl"), include_str!("unpack/e4m3.wgsl")),
             Quants::Iq4 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/iq4.wgsl")),
-            Quants::E2m1 => concat!(include_str!("unpack/bytes.wgsl"), include_str!("unpack/e2m1.wgsl")),
+            Quants::E2m1 => concat!(include_str!("unpack/signed.wgsl"), include_str!("unpack/e2m1.wgsl")),
         }
     }
 }
@@ -193,7 +193,6 @@ impl Format {
         match self {
             Format::Q3K => 4,
             Format::Q4_0 => 8,
-            Format::Mxfp4 | Format::Nvfp4 | Format::Nvfp4Scaled => 12,
             Format::Q5_0 => 16,
             Format::Q6K => 32,
             // Table formats decode to value + 127, which is never negative.

@@ -143,7 +143,7 @@ proptest! {
         row in 0usize..300,
     ) {
         let format = Format::ALL[index];
-        let bytes = vec![0x55; 80];
+        let bytes = [0x55; 80];
         let planes: Vec<&[u8]> = sizes.iter().map(|s| &bytes[..*s]).collect();
         let mut out = vec![0; row];
         let whole = row.checked_sub(format.row_tail()).filter(|b| b % format.block_bytes() == 0);

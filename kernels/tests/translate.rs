@@ -7,10 +7,11 @@
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ResourceBinding, StorageAccess, TypeInner, back};
 use plimsoll_kernels::ops::{
-    activate, add, clamped_gate, combine, embed, expert_sort, experts, gate, linear, route, select_rows,
-    softcap,
+    activate, add, clamped_gate, combine, delta, embed, expert_sort, experts, gate, linear, multiply, route,
+    scale, select_rows, softcap,
 };
-use plimsoll_kernels::{Access, Call, Format, Kernel, Limits, Profile, Unit};
+use plimsoll_kernels::step::TileTable;
+use plimsoll_kernels::{Access, Call, DeltaShape, Format, Kernel, Limits, Profile, Unit};
 use std::collections::{BTreeSet, HashSet};
 use std::process::{Command, Stdio};
 
@@ -143,6 +144,20 @@ fn calls(profile: &Profile) -> Vec<Call> {
                 unit: Unit::Choices(4),
             },
         ),
+        scale::plan(profile, &scale::Args { factor: 2.0, vector: Some(1), width: 8, stride: 8, unit }),
+        multiply::plan(
+            profile,
+            &multiply::Args {
+                activation: Some(gate::Activation::Sigmoid),
+                of_by: true,
+                broadcast: true,
+                width: 8,
+                x_stride: 8,
+                by_column: 1,
+                by_stride: 2,
+                unit,
+            },
+        ),
         embed::plan(
             profile,
             &embed::Args {
@@ -156,6 +171,24 @@ fn calls(profile: &Profile) -> Vec<Call> {
             },
         ),
     ];
+    for max_tokens in [1, 64] {
+        let args = delta::Args {
+            shape: DeltaShape { heads: 4, key_heads: 2, key_dim: 32, value_dim: 16 },
+            qkv_stride: 192,
+            a_column: 0,
+            b_column: 4,
+            ab_stride: 8,
+            out_stride: 64,
+            a: 0,
+            dt_bias: 4,
+            eps: 1e-6,
+            sequences: (0, TileTable { tokens: max_tokens, capacity: 1, offset: 0 }),
+            first_slot: 0,
+            slots: 1,
+            max_tokens,
+        };
+        calls.extend(delta::plan(profile, &args).into_iter().map(|stage| stage.call));
+    }
     for max_rows in [1, 64] {
         let args = linear::Args {
             format: Format::Q8_0,

@@ -8,6 +8,8 @@ pub mod clamped_gate;
 pub mod combine;
 pub mod conv;
 pub mod delta;
+pub mod delta_blocks;
+pub mod delta_sequential;
 mod elementwise;
 pub mod embed;
 pub mod expert_sort;
@@ -83,6 +85,14 @@ kernels! {
     Add(add),
     /// Rows whose logits are wanted.
     SelectRows(select_rows),
+    /// Product with a number.
+    Scale(scale),
+    /// Product with a tensor.
+    Multiply(multiply),
+    /// Gated delta rule, token by token.
+    DeltaSequential(delta_sequential),
+    /// Gated delta rule in blocks.
+    DeltaBlocks(delta_blocks),
     /// `cap·tanh(x/cap)`.
     Softcap(softcap),
     /// The k largest logits of each row.
