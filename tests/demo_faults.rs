@@ -13,7 +13,7 @@ use demo::{Prompt, engine, engine_with, path, prompts, push};
 use half::bf16;
 use plimsoll::{Checkpoint, Device, DeviceOptions, Model, Registry};
 use plimsoll_kernels::Kernel;
-use plimsoll_models::graph::{Attention, GatedNorm, Op, RopeId, Rotation, Router, Ssd, TensorId};
+use plimsoll_models::graph::{Attention, GatedNorm, Op, RopeId, Rotation, Router, Ssd};
 use plimsoll_models::model::State;
 use plimsoll_models::rope::{Rope, Scaling};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
