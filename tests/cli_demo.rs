@@ -118,3 +118,25 @@ fn lengths_share_a_plan_and_allocate_nothing() {
     let text = String::from_utf8_lossy(&table.stdout).into_owned();
     assert!(text.contains("process peak") && text.contains("created since the load"), "{text}");
 }
+
+/// A prompt eight times as long needs no more memory: of the device not a byte, of the process no more than noise. The
+/// model has no position encoding, so a context beyond its stated maximum is a warning only.
+#[test]
+fn memory_does_not_know_the_length_of_the_prompt() {
+    let flat =
+        ["bench", "--lengths", "500,1000,2000,4096", "--context", "16384", "-n", "1", "-r", "1", "--json"];
+    let bench = good(&flat);
+    assert_eq!(bench["geometry"]["context"], 16_384);
+    assert!(!bench["warnings"].as_array().unwrap().is_empty());
+    let rows = bench["lengths"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        assert_eq!(row["device"], bench["device_before"], "nothing is allocated after a load");
+    }
+    if cfg!(target_os = "linux") {
+        let peaks: Vec<f64> = rows.iter().map(|r| r["process_peak_bytes"].as_f64().unwrap()).collect();
+        for peak in &peaks {
+            assert!((peak / peaks[0] - 1.0).abs() < 0.02, "{peaks:?}");
+        }
+    }
+}

@@ -30,6 +30,8 @@ pub struct ModelPart {
     pub layers: Layers,
     pub context_max: u32,
     pub vocab: u32,
+    /// What was done otherwise than the checkpoint asks, and what could not be confirmed.
+    pub notes: Vec<String>,
 }
 
 /// Bytes of a checkpoint by what reads them.
@@ -266,6 +268,7 @@ impl Report {
                 },
                 context_max: model.context_max,
                 vocab: model.vocab,
+                notes: model.notes.clone(),
             },
             geometry: GeometryPart {
                 context: geometry.context,

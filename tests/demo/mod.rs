@@ -76,8 +76,18 @@ pub fn prompts(checkpoint: &str) -> Vec<Prompt> {
 
 /// One sequence in f32 KV, loaded on a device that may be shared.
 pub fn engine(device: &Device, model: &Model, checkpoint: &Checkpoint) -> Engine<Runtime> {
+    engine_with(device, model, checkpoint, 256)
+}
+
+/// The same in steps of at most `prefill_chunk` tokens.
+pub fn engine_with(
+    device: &Device,
+    model: &Model,
+    checkpoint: &Checkpoint,
+    prefill_chunk: u32,
+) -> Engine<Runtime> {
     let base = Geometry::default_for(CONTEXT);
-    let geometry = Geometry { context: CONTEXT, prefill_chunk: 256, kv: KvFormat::F32, ..base };
+    let geometry = Geometry { context: CONTEXT, prefill_chunk, kv: KvFormat::F32, ..base };
     let admitted = crate::support::admitted(model, &geometry, device.profile());
     let runtime = Runtime::load(device.clone(), model, checkpoint, admitted, &mut |_| ()).unwrap();
     Engine::new(runtime).unwrap()

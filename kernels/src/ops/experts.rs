@@ -12,6 +12,10 @@
 //! load. Every row of out is thus written once, by the shard that has its expert.
 //!
 //! Workgroup memory: that of the body. Limits: 6 storage buffers.
+//!
+//! Measured (lavapipe of Mesa 22.3, 2 cores busy with other work, so as parts of the adapter's multiply-add rate in the
+//! same run; 512 tokens, 6 of 128 experts, 464×768): mxfp4 47 %, q4_k 44 %, q8_0 36 %, f16 26 %, which is what the dense
+//! mat-mat reaches. The sort before it takes 0.6 % of its time, the router 0.8 %. Not yet timed on a GPU.
 
 use super::linear::{self, NO_BIAS};
 use super::{expert_sort, mat_mat, mat_vec};

@@ -9,6 +9,8 @@
 //! logits are NaN: scores are compared by bits, and a NaN takes the place of the most negative finite float. Its weight
 //! is a NaN, so what follows shows it.
 //!
+//! Measured (as in [`super::experts`]): one token 22 of 512 takes 38 µs, twice what 6 of 128 takes.
+//!
 //! Workgroup memory: 4 bytes a lane and 8 a group; none of it, and no barrier, where the workgroup is one subgroup and
 //! there are no groups. Limits: 4 storage buffers.
 

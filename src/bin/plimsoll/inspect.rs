@@ -39,7 +39,7 @@ fn document(checkpoint: &Checkpoint) -> Result<(), Failure> {
     let model = match Registry::standard().build(checkpoint) {
         Ok(model) => json!({
             "family": model.architecture, "parameters": model.parameters(), "context_max": model.context_max,
-            "vocab": model.vocab, "hidden": model.hidden, "layers": model.layers,
+            "vocab": model.vocab, "hidden": model.hidden, "layers": model.layers, "notes": model.notes,
         }),
         Err(error) => json!({"error": error.to_string()}),
     };
@@ -93,6 +93,9 @@ fn tables(checkpoint: &Checkpoint, verbose: bool) -> Result<(), Failure> {
             row("hidden", model.hidden.to_string());
             row("vocabulary", grouped(model.vocab.into()));
             row("context", grouped(model.context_max.into()));
+            for note in &model.notes {
+                row("note", note.clone());
+            }
         }
         Err(error) => row("cannot run", error.to_string()),
     }

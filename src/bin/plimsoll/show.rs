@@ -74,6 +74,9 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         "layers    {} full attention, {} sliding, {} recurrent, {} stateless",
         layers.attention_full, layers.attention_sliding, layers.recurrent, layers.stateless
     );
+    for note in &model.notes {
+        let _ = writeln!(text, "note      {note}");
+    }
     let _ = writeln!(
         text,
         "geometry  context {}, slots {}, chunk {}, KV {}{}, on {}",
@@ -89,8 +92,12 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
     // Limits may allow no plan: then there is nothing to add up.
     if report.bytes.total > 0 {
         let _ = writeln!(text, "{}", segments(report));
-        let _ =
-            writeln!(text, "one more token of context: {} bytes a slot", grouped(report.kv_bytes_per_token));
+        if layers.attention_full + layers.attention_sliding == 0 {
+            let _ = writeln!(text, "no attention layer: every context costs the same");
+        } else {
+            let bytes = report.kv_bytes_per_token;
+            let _ = writeln!(text, "one more token of context: {} bytes a slot", grouped(bytes));
+        }
         // What a slot costs however long its sequence is.
         if report.recurrent_bytes_per_slot > 0 {
             let bytes = report.recurrent_bytes_per_slot;
