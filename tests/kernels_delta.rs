@@ -163,6 +163,10 @@ const TOLERANCE: f32 = 2e-6;
 /// Every form that a device gets against the recurrent twin; a kernel is run on the first device that plans it, which
 /// is the one that allows the least.
 fn check(case: &Case, what: &str) {
+    check_within(case, TOLERANCE, what);
+}
+
+fn check_within(case: &Case, tolerance: f32, what: &str) {
     let [states, out] = case.expected(None);
     let mut seen = Vec::new();
     for device in devices().iter() {
@@ -172,8 +176,8 @@ fn check(case: &Case, what: &str) {
             }
             let ([got_states, got_out], kernel) = case.on_device(device, &profile);
             let what = format!("{what}, {}", kernel.name());
-            assert_close(&got_out, &out, TOLERANCE, &what);
-            assert_close(&got_states, &states, TOLERANCE, &format!("{what}, states"));
+            assert_close(&got_out, &out, tolerance, &what);
+            assert_close(&got_states, &states, tolerance, &format!("{what}, states"));
             seen.push(kernel);
         }
     }
@@ -182,6 +186,9 @@ fn check(case: &Case, what: &str) {
 /// Warm and cold, at odd positions, slots out of order, lengths that are multiples of nothing.
 const PACKED: [Run; 6] =
     [run(3, 17, 1), run(0, 0, 21), run(5, 1, 2), run(1, 0, 1), run(2, 333, 38), run(6, 64, 16)];
+
+/// What most tests use, so that a device builds its pipelines once; columns are no multiple of a slice.
+const SMALL: DeltaShape = shape(4, 2, 32, 40);
 
 /// Slots 0 to 7: slots 4 and 7 belong to nobody.
 const ALL: (u32, u32) = (0, 8);
@@ -232,7 +239,7 @@ fn lengths_around_the_blocks() {
     for tokens in [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 100, 257] {
         // From nothing, and continued at an odd position.
         let runs = [run(0, 0, tokens), run(1, 37, tokens)];
-        check(&Case::new(shape(2, 1, 32, 16), &runs, (0, 2), u64::from(tokens)), &format!("{tokens} tokens"));
+        check(&Case::new(SMALL, &runs, (0, 2), u64::from(tokens)), &format!("{tokens} tokens"));
     }
 }
 
@@ -259,7 +266,7 @@ fn sixty_four_heads_of_the_largest_size() {
 #[test]
 fn slots_that_are_not_bound_leave() {
     // The pool in two bindings: each leaves the other's sequences, outputs and states alone.
-    let shape = shape(4, 2, 24, 20);
+    let shape = SMALL;
     for (first, slots) in [(0, 3), (3, 5), (2, 1), (8, 2)] {
         let case = Case::new(shape, &PACKED, (first, slots), 2);
         check(&case, &format!("slots {first}+{slots}"));
@@ -274,7 +281,7 @@ fn slots_that_are_not_bound_leave() {
 
 #[test]
 fn chunks_equal_one_shot() {
-    let shape = shape(4, 2, 40, 24);
+    let shape = SMALL;
     let whole = Case::new(shape, &[run(0, 0, 100)], (0, 1), 9);
     let [states, out] = whole.expected(None);
     let mut seen = Vec::new();
@@ -308,7 +315,7 @@ fn chunks_equal_one_shot() {
 #[test]
 fn decays_and_lengths_without_bounds() {
     // Decays of 1 and of nothing side by side, keys of length 0, 1e-12 and 1e12, gates far out.
-    let shape = shape(4, 2, 32, 16);
+    let shape = SMALL;
     let mut case = Case::new(shape, &[run(0, 7, 70), run(1, 0, 40)], (0, 2), 21);
     for (i, row) in case.ab.chunks_mut(case.args.ab_stride as usize).enumerate() {
         row.iter_mut().for_each(|v| *v *= [0.1, 30.0, 3000.0][i % 3]);
@@ -328,12 +335,13 @@ fn decays_and_lengths_without_bounds() {
         row[..4].fill(40.0);
         row[5..9].fill(-60.0);
     }
-    check(&case, "equal keys");
+    // Nothing decays, so the roundings of all steps add up: 70 of 2^-24 of states up to 2.
+    check_within(&case, 1e-5, "equal keys");
 }
 
 #[test]
 fn a_budget_splits_heads_and_columns() {
-    let shape = shape(6, 2, 32, 40);
+    let shape = SMALL;
     let case = Case::new(shape, &PACKED, ALL, 4);
     let [states, out] = case.expected(None);
     let device = &devices()[1];

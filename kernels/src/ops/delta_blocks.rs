@@ -53,7 +53,7 @@ impl Variant {
         // No slice wider than the others.
         let slices = value_dim.div_ceil(columns).max(1);
         let columns = value_dim.div_ceil(slices).next_multiple_of(4).max(4);
-        let tiles = [64, 32].into_iter().filter(|tile| *tile < 2 * key_dim);
+        let tiles = [64, 32].into_iter().filter(|tile| tile / 2 < key_dim);
         let tile = tiles.map(|tile| variant(columns, tile)).find(|v| fits(v));
         Some(tile.unwrap_or(variant(columns, 16)))
     }

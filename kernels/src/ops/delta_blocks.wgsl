@@ -142,7 +142,7 @@ fn main(at: Lanes) {
         }
         //: end
         if (lane < 2u * BLOCKS) {
-            factors[lane] = inverseSqrt(squares + p.eps) * select(p.scale, 1.0, lane < BLOCKS);
+            factors[lane] = inverse_lengths(squares) * select(p.scale, 1.0, lane < BLOCKS);
         }
         for (var i = lane; i < C; i += WG) {
             fade[i] = vec2<f32>(decay(gate[0].x + summed(0u, i)), decay(summed(i, C - 1u)));

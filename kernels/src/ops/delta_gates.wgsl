@@ -62,6 +62,11 @@ fn gates(token: u32, head: u32, rate: vec2<f32>) -> vec2<f32> {
     return vec2<f32>(g, 1.0 / (1.0 + exp(min(-ab[row + p.b_column], 80.0))));
 }
 
+// 1 / sqrt(squares + eps), finite also where both are 0.
+fn inverse_lengths(squares: vec4<f32>) -> vec4<f32> {
+    return inverseSqrt(max(squares + p.eps, vec4<f32>(1e-36)));
+}
+
 // The decay itself; below −80 nothing is left of a state.
 fn decay(g: f32) -> f32 {
     return exp(max(g, -80.0));

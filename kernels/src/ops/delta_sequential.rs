@@ -43,7 +43,7 @@ impl Variant {
     pub(crate) fn of(profile: &Profile, key_dim: u32) -> Self {
         if profile.cpu {
             // A lane of a software driver has a register file of any size, but long texts compile slowly.
-            let own = [4, 2].into_iter().find(|own| own * key_dim <= 256).unwrap_or(1);
+            let own = [4, 2].into_iter().find(|own| key_dim <= 256 / own).unwrap_or(1);
             let broadcast = profile.subgroups && profile.subgroup_size.0 >= LANES;
             return Self { key_dim, own, lanes: LANES, parts: 1, broadcast };
         }

@@ -68,8 +68,9 @@ SPREAD
         //: end
         let sums = total(at, t, mine);
         let fade = decay(gate.x);
-        let k_factor = inverseSqrt(sums.lengths.x + p.eps);
-        let q_factor = inverseSqrt(sums.lengths.y + p.eps) * p.scale;
+        let factors = inverse_lengths(sums.lengths.xyyy);
+        let k_factor = factors.x;
+        let q_factor = factors.y * p.scale;
         let d = gate.y * (load_value(token * p.qkv_stride + value, column) - fade * k_factor * sums.key);
         if (part == 0u) {
             store_out(token * p.out_stride + place.head * p.value_dim, column,
