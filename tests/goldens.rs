@@ -200,6 +200,16 @@ fn gguf_nemotron_h() {
     run("gguf_nemotron_h", "model.gguf");
 }
 
+#[test]
+fn mlx_qwen3_5bit() {
+    run("mlx_qwen3_5bit", "");
+}
+
+#[test]
+fn mlx_llama_4bit() {
+    run("mlx_llama_4bit", "");
+}
+
 /// KV in fewer bits moves the logits by what the format rounds away, and no further: the largest distance to the
 /// references, whose KV is f32, on models whose heads have blocks of 32. A value of f16 is off by up to 2^-12 of
 /// itself, one of q8_0 by up to 1/254 of the largest of its block, which is twenty to thirty times as much.
