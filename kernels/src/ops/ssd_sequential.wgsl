@@ -7,7 +7,7 @@
 //   spread   the workgroup is one subgroup of WIDTH lanes: each loads one x of an oct and hands it to the others, and
 //            keeps one sum. Software drivers load and store lane by lane, so this is an eighth of both
 // Workgroup memory: 2·TOKENS words, staged ROWS·(WG + 1)·TOKENS more.
-// MEASURED
+// Measured: see the module `ssd`.
 
 //: for $i STAGED
 var<workgroup> parts: array<f32, TOKENS * ROWS * (WG + 1u)>;

@@ -10,7 +10,7 @@
 // The weights are computed again by each slice of a head: L·N operations a token beside the slice's 16·QUADS·N.
 // Workgroup memory in vec4s: 4·QUADS·NQ of state, L·QUADS of x, L²/4 of weights, and 3·L floats: at most 16 KiB, which
 // limits QUADS. Nothing grows with T.
-// MEASURED
+// Measured: see the module `ssd`.
 
 var<workgroup> state: array<vec4<f32>, 4u * QUADS * NQ>;
 var<workgroup> inputs: array<vec4<f32>, L * QUADS>;
