@@ -113,7 +113,11 @@ fn letters(fields: &Fields<'_>) -> Result<Vec<Letter>, ModelError> {
 }
 
 /// The one value under several names that must agree.
-pub(in crate::zoo) fn one_of(fields: &Fields<'_>, keys: &[&str], default: Option<u32>) -> Result<u32, ModelError> {
+pub(in crate::zoo) fn one_of(
+    fields: &Fields<'_>,
+    keys: &[&str],
+    default: Option<u32>,
+) -> Result<u32, ModelError> {
     let mut found = None;
     for key in keys {
         if let Some(value) = fields.get(key) {
