@@ -200,6 +200,61 @@ fn gguf_nemotron_h() {
     run("gguf_nemotron_h", "model.gguf");
 }
 
+#[test]
+fn mlx_qwen3_5bit() {
+    run("mlx_qwen3_5bit", "");
+}
+
+#[test]
+fn mlx_llama_4bit() {
+    run("mlx_llama_4bit", "");
+}
+
+#[test]
+fn qwen3_moe() {
+    run("qwen3_moe", "");
+}
+
+#[test]
+fn mlx_qwen3_moe_4bit() {
+    run("mlx_qwen3_moe_4bit", "");
+}
+
+#[test]
+fn qwen3_5_text() {
+    run("qwen3_5_text", "");
+}
+
+#[test]
+fn qwen3_5_moe_text() {
+    run("qwen3_5_moe_text", "");
+}
+
+#[test]
+fn mlx_qwen3_5_4bit() {
+    run("mlx_qwen3_5_4bit", "");
+}
+
+#[test]
+fn mlx_qwen3_5_nvfp4() {
+    run("mlx_qwen3_5_nvfp4", "");
+}
+
+#[test]
+fn mlx_qwen3_5_moe_4bit() {
+    run("mlx_qwen3_5_moe_4bit", "");
+}
+
+#[test]
+fn mlx_qwen3_5_moe_nvfp4() {
+    run("mlx_qwen3_5_moe_nvfp4", "");
+}
+
+#[test]
+fn qwen3_next() {
+    run("qwen3_next", "");
+}
+
 /// KV in fewer bits moves the logits by what the format rounds away, and no further: the largest distance to the
 /// references, whose KV is f32, on models whose heads have blocks of 32. A value of f16 is off by up to 2^-12 of
 /// itself, one of q8_0 by up to 1/254 of the largest of its block, which is twenty to thirty times as much.

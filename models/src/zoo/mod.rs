@@ -46,6 +46,7 @@ mod nemotron_h;
 mod packed;
 mod quantization;
 mod qwen3;
+mod qwen_moe;
 pub mod ropes;
 pub mod weights;
 
@@ -54,6 +55,7 @@ pub use llama::Llama;
 pub use mamba2::Mamba2;
 pub use nemotron_h::NemotronH;
 pub use qwen3::Qwen3;
+pub use qwen_moe::{Qwen3Moe, Qwen3Next, Qwen35, Qwen35Moe};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -103,6 +105,10 @@ impl Registry {
                 Box::new(Gemma3),
                 Box::new(NemotronH),
                 Box::new(Mamba2),
+                Box::new(Qwen3Moe),
+                Box::new(Qwen35),
+                Box::new(Qwen35Moe),
+                Box::new(Qwen3Next),
             ],
         }
     }

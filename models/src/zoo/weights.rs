@@ -1,5 +1,9 @@
 //! The weight table of a model under construction: every tensor checked against the shape the model needs.
 
+mod slices;
+
+pub use slices::GatedNames;
+
 use super::packed::{self, Wanted};
 use super::quantization::{Module, Quantization};
 use crate::checkpoint::{Checkpoint, DType, Source as CheckpointSource, TensorInfo};

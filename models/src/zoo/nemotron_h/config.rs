@@ -11,7 +11,7 @@ use plimsoll_kernels::{AttentionShape, SsmShape};
 
 /// Mixture of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Moe {
+pub(in crate::zoo) struct Moe {
     pub experts: u32,
     pub top: u32,
     /// Width of an expert.
@@ -113,7 +113,11 @@ fn letters(fields: &Fields<'_>) -> Result<Vec<Letter>, ModelError> {
 }
 
 /// The one value under several names that must agree.
-fn one_of(fields: &Fields<'_>, keys: &[&str], default: Option<u32>) -> Result<u32, ModelError> {
+pub(in crate::zoo) fn one_of(
+    fields: &Fields<'_>,
+    keys: &[&str],
+    default: Option<u32>,
+) -> Result<u32, ModelError> {
     let mut found = None;
     for key in keys {
         if let Some(value) = fields.get(key) {
@@ -176,7 +180,7 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
 }
 
 /// A count that may be zero.
-fn count(fields: &Fields<'_>, key: &str, default: u32) -> Result<u32, ModelError> {
+pub(in crate::zoo) fn count(fields: &Fields<'_>, key: &str, default: u32) -> Result<u32, ModelError> {
     match fields.get(key) {
         None => Ok(default),
         Some(value) if value.as_u64() == Some(0) => Ok(0),
@@ -390,7 +394,7 @@ fn bounded_layers(layers: u32) -> Result<u32, ModelError> {
 
 const MAX_LAYERS: u32 = 4096;
 /// Published models stay under 2^16.
-const MAX_EXPERTS: u64 = 1 << 18;
+pub(in crate::zoo) const MAX_EXPERTS: u64 = 1 << 18;
 
 /// Checks what every family has.
 pub(in crate::zoo) fn check_outer(vocab: u32, hidden: u32, layers: u32, eps: f32) -> Result<(), ModelError> {
@@ -434,14 +438,15 @@ impl Config {
     }
 }
 
-fn bounded(key: &str, value: u32, most: u32) -> Result<(), ModelError> {
+pub(in crate::zoo) fn bounded(key: &str, value: u32, most: u32) -> Result<(), ModelError> {
     if value > 0 && value <= most {
         return Ok(());
     }
     Err(ModelError::field(key, format!("1 to {most}"), value.to_string()))
 }
 
-fn shape_checked(shape: AttentionShape) -> Result<(), ModelError> {
+/// Checks the heads of an attention layer.
+pub(in crate::zoo) fn shape_checked(shape: AttentionShape) -> Result<(), ModelError> {
     let AttentionShape { heads, kv_heads, head_dim } = shape;
     bounded("attention heads", heads, 1 << 16)?;
     bounded("KV heads", kv_heads, 1 << 16)?;
@@ -463,7 +468,8 @@ fn shape_checked(shape: AttentionShape) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn moe_checked(moe: &Moe, hidden: u32) -> Result<(), ModelError> {
+/// Checks a mixture of experts.
+pub(in crate::zoo) fn moe_checked(moe: &Moe, hidden: u32) -> Result<(), ModelError> {
     bounded("experts", moe.experts, 1 << 12)?;
     bounded("expert width", moe.width, 1 << 20)?;
     if let Some(shared) = moe.shared {
