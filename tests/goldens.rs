@@ -200,6 +200,26 @@ fn gguf_nemotron_h() {
     run("gguf_nemotron_h", "model.gguf");
 }
 
+#[test]
+fn gpt_oss() {
+    run("gpt_oss", "");
+}
+
+#[test]
+fn gpt_oss_mxfp4() {
+    run("gpt_oss_mxfp4", "");
+}
+
+#[test]
+fn mlx_gpt_oss() {
+    run("mlx_gpt_oss", "");
+}
+
+#[test]
+fn mlx_gemma3_8bit() {
+    run("mlx_gemma3_8bit", "");
+}
+
 /// KV in fewer bits moves the logits by what the format rounds away, and no further: the largest distance to the
 /// references, whose KV is f32, on models whose heads have blocks of 32. A value of f16 is off by up to 2^-12 of
 /// itself, one of q8_0 by up to 1/254 of the largest of its block, which is twenty to thirty times as much.

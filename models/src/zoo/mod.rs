@@ -39,6 +39,7 @@
 pub mod dense;
 pub mod fields;
 mod gemma3;
+mod gpt_oss;
 mod llama;
 mod mamba;
 mod mamba2;
@@ -50,6 +51,7 @@ pub mod ropes;
 pub mod weights;
 
 pub use gemma3::Gemma3;
+pub use gpt_oss::GptOss;
 pub use llama::Llama;
 pub use mamba2::Mamba2;
 pub use nemotron_h::NemotronH;
@@ -101,6 +103,7 @@ impl Registry {
                 Box::new(Llama),
                 Box::new(Qwen3),
                 Box::new(Gemma3),
+                Box::new(GptOss),
                 Box::new(NemotronH),
                 Box::new(Mamba2),
             ],
