@@ -220,6 +220,36 @@ fn mlx_gemma3_8bit() {
     run("mlx_gemma3_8bit", "");
 }
 
+#[test]
+fn gemma4_text_dense() {
+    run("gemma4_text_dense", "");
+}
+
+#[test]
+fn gemma4_text_moe() {
+    run("gemma4_text_moe", "");
+}
+
+#[test]
+fn gemma4_text_ple() {
+    run("gemma4_text_ple", "");
+}
+
+#[test]
+fn mlx_gemma4_nvfp4() {
+    run("mlx_gemma4_nvfp4", "");
+}
+
+#[test]
+fn mlx_gemma4_moe_nvfp4() {
+    run("mlx_gemma4_moe_nvfp4", "");
+}
+
+#[test]
+fn mlx_gemma4_ple_mxfp8() {
+    run("mlx_gemma4_ple_mxfp8", "");
+}
+
 /// KV in fewer bits moves the logits by what the format rounds away, and no further: the largest distance to the
 /// references, whose KV is f32, on models whose heads have blocks of 32. A value of f16 is off by up to 2^-12 of
 /// itself, one of q8_0 by up to 1/254 of the largest of its block, which is twenty to thirty times as much.

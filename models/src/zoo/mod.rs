@@ -39,6 +39,7 @@
 pub mod dense;
 pub mod fields;
 mod gemma3;
+mod gemma4;
 mod gpt_oss;
 mod llama;
 mod mamba;
@@ -51,6 +52,7 @@ pub mod ropes;
 pub mod weights;
 
 pub use gemma3::Gemma3;
+pub use gemma4::Gemma4;
 pub use gpt_oss::GptOss;
 pub use llama::Llama;
 pub use mamba2::Mamba2;
@@ -103,6 +105,7 @@ impl Registry {
                 Box::new(Llama),
                 Box::new(Qwen3),
                 Box::new(Gemma3),
+                Box::new(Gemma4),
                 Box::new(GptOss),
                 Box::new(NemotronH),
                 Box::new(Mamba2),
