@@ -123,7 +123,8 @@ fn lengths_share_a_plan_and_allocate_nothing() {
 /// model has no position encoding, so a context beyond its stated maximum is a warning only.
 #[test]
 fn memory_does_not_know_the_length_of_the_prompt() {
-    let flat = ["bench", "--lengths", "500,1000,2000,4096", "--context", "16384", "-n", "1", "-r", "1", "--json"];
+    let flat =
+        ["bench", "--lengths", "500,1000,2000,4096", "--context", "16384", "-n", "1", "-r", "1", "--json"];
     let bench = good(&flat);
     assert_eq!(bench["geometry"]["context"], 16_384);
     assert!(!bench["warnings"].as_array().unwrap().is_empty());

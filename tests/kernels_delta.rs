@@ -11,10 +11,10 @@ use steps::{Noise, Run, assert_close, run, step_words};
 
 const FORMS: [Delta; 3] = [Delta::Sequential, Delta::Blocks { block: 16 }, Delta::Blocks { block: 32 }];
 
-/// As is (the adapter's own limits), at WebGPU's default limits, and there without subgroups.
+/// At WebGPU's default limits without subgroups and with them, and as is (the adapter's own limits).
 fn devices() -> MutexGuard<'static, [LoneKernel; 3]> {
     static DEVICES: LazyLock<Mutex<[LoneKernel; 3]>> = LazyLock::new(|| {
-        Mutex::new([(true, false), (true, true), (false, true)].map(|(subgroups, default_limits)| {
+        Mutex::new([(false, true), (true, true), (true, false)].map(|(subgroups, default_limits)| {
             LoneKernel::open(Options { subgroups, default_limits }).unwrap()
         }))
     });
@@ -160,16 +160,17 @@ impl Case {
 /// Rounding only: values are at most 1, states a few units.
 const TOLERANCE: f32 = 2e-6;
 
-/// Every form on every device against the recurrent twin.
+/// Every form that a device gets against the recurrent twin; a kernel is run on the first device that plans it, which
+/// is the one that allows the least.
 fn check(case: &Case, what: &str) {
     let [states, out] = case.expected(None);
+    let mut seen = Vec::new();
     for device in devices().iter() {
-        let mut seen = Vec::new();
         for profile in profiles(device) {
-            let ([got_states, got_out], kernel) = case.on_device(device, &profile);
-            if seen.contains(&kernel) {
+            if seen.contains(&delta::plan(&profile, &case.args)[0].call.kernel) {
                 continue;
             }
+            let ([got_states, got_out], kernel) = case.on_device(device, &profile);
             let what = format!("{what}, {}", kernel.name());
             assert_close(&got_out, &out, TOLERANCE, &what);
             assert_close(&got_states, &states, TOLERANCE, &format!("{what}, states"));
@@ -238,14 +239,13 @@ fn lengths_around_the_blocks() {
 #[test]
 fn packed_sequences_of_every_size() {
     for shape in [
-        shape(4, 2, 128, 128),
+        shape(2, 1, 128, 128),
         shape(1, 1, 16, 256),
-        shape(2, 1, 256, 16),
         shape(3, 1, 40, 33),
         shape(14, 2, 17, 19),
         shape(8, 1, 33, 16),
+        shape(6, 2, 65, 34),
         shape(1, 1, 1, 1),
-        shape(6, 2, 129, 65),
     ] {
         check(&Case::new(shape, &PACKED, ALL, 11), &format!("{shape:?}"));
     }
@@ -277,8 +277,14 @@ fn chunks_equal_one_shot() {
     let shape = shape(4, 2, 40, 24);
     let whole = Case::new(shape, &[run(0, 0, 100)], (0, 1), 9);
     let [states, out] = whole.expected(None);
+    let mut seen = Vec::new();
     for device in devices().iter() {
         for profile in profiles(device) {
+            let kernel = delta::plan(&profile, &whole.args)[0].call.kernel.clone();
+            if seen.contains(&kernel) {
+                continue;
+            }
+            seen.push(kernel);
             // Every chunk starts from what the device left before.
             let mut carried = whole.states.clone();
             let mut first = 0;

@@ -172,6 +172,22 @@ fn dispatches_are_split_by_the_work_budget() {
 }
 
 #[test]
+fn windows_of_tokens_hand_the_state_on() {
+    // CPU drivers get the sequential form in dispatches of 256 tokens of each sequence.
+    let devices = devices();
+    let mut profile = devices[0].profile().clone();
+    profile.tuning.ssd = Ssd::Sequential;
+    let layer = Layer::new(shape(2, 8, 16, 1), 1000, 4, 2);
+    if profile.cpu {
+        assert_eq!(ssd::plan(&profile, &layer.args).len(), 4);
+    }
+    for tokens in [255, 256, 257, 512, 770] {
+        let runs = [run(2, 3, 7), run(0, 0, tokens), run(1, 0, 1), run(3, 19, 200)];
+        layer.check(&devices[0], &profile, &runs, &format!("{tokens} tokens"));
+    }
+}
+
+#[test]
 fn scratch_follows_the_step_and_gives_way() {
     let mut profile = Profile::webgpu_default();
     profile.tuning.ssd = Ssd::Kernels { block: 128 };

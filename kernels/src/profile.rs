@@ -140,6 +140,7 @@ impl Profile {
                 row_workgroup: lanes,
                 // Four keys a lane: each query load is used four times.
                 attention_workgroup: 8,
+                // The fastest of the three on lavapipe; the kernel's header has the figures.
                 ssd: Ssd::Sequential,
                 delta: Delta::Sequential,
             }

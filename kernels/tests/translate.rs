@@ -7,8 +7,8 @@
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ResourceBinding, StorageAccess, TypeInner, back};
 use plimsoll_kernels::ops::{
-    activate, add, clamped_gate, combine, delta, embed, expert_sort, experts, gate, linear, multiply, route, scale,
-    select_rows, softcap,
+    activate, add, clamped_gate, combine, delta, embed, expert_sort, experts, gate, linear, multiply, route,
+    scale, select_rows, softcap,
 };
 use plimsoll_kernels::step::TileTable;
 use plimsoll_kernels::{Access, Call, DeltaShape, Format, Kernel, Limits, Profile, Unit};

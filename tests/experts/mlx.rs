@@ -1,7 +1,8 @@
 //! The experts' products against MLX's own: stacks of four experts in its packed formats, the experts that each token
-//! takes, and the answers. The values are decoded here, by MLX's rules, and run as f32.
+//! takes, and the answers. Each stack runs packed, and as the f32 that its codes are decoded to here, by MLX's rules.
 
 use super::{devices, step_of};
+use plimsoll_kernels::format::{ScaleType, gather};
 use plimsoll_kernels::ops::{expert_sort, experts};
 use plimsoll_kernels::{Format, Record};
 use plimsoll_runtime::lone::{Data, floats, words};
@@ -58,11 +59,26 @@ fn decoded(file: &SafeTensors, name: &str, bits: u32, group: u32) -> Vec<f32> {
         .collect()
 }
 
-#[test]
-fn stacks_answer_as_mlx_does() {
-    let bytes = include_bytes!("../data/golden/mlx_quant_vectors.safetensors");
-    let file = SafeTensors::deserialize(bytes).unwrap();
-    let x = f32s(&file, "switch.x");
+/// The stack's rows as rows of blocks.
+fn gathered(file: &SafeTensors, name: &str, format: Format) -> Vec<u8> {
+    let planes: Vec<&[u8]> = ["packed", "scales", "biases"]
+        .into_iter()
+        .filter_map(|of| file.tensor(&format!("{name}.{of}")).ok().map(|t| t.data()))
+        .collect();
+    let mut rows = vec![0; format.row_bytes(K.into()).unwrap() as usize * (EXPERTS * N) as usize];
+    let count = (EXPERTS * N) as usize;
+    for (i, row) in rows.chunks_exact_mut(format.row_bytes(K.into()).unwrap() as usize).enumerate() {
+        let part = |plane: &&'_ [u8]| i * plane.len() / count..(i + 1) * plane.len() / count;
+        let planes: Vec<&[u8]> = planes.iter().map(|plane| &plane[part(plane)]).collect();
+        gather(format, &planes, 1.0, row).unwrap();
+    }
+    rows
+}
+
+/// Answers of a stack of checkpoint rows, by each of the ways that experts are found.
+fn check(name: &str, format: Format, rows: &[u8], file: &SafeTensors) {
+    let x = f32s(file, "switch.x");
+    let expected = f32s(file, &format!("{name}.y"));
     let indices = words(file.tensor("switch.indices").unwrap().data());
     let top = 2;
     let tokens = indices.len() as u32 / top;
@@ -71,59 +87,70 @@ fn stacks_answer_as_mlx_does() {
         .flat_map(|ids| [ids[0], ids[1], 1f32.to_bits(), 1f32.to_bits()])
         .collect();
     let (step, shape) = step_of(tokens);
-    let record = Record::new(Format::F32, K).unwrap();
+    let record = Record::new(format, K).unwrap();
     let lone = &devices()[0];
-    for (mode, bits, group) in
-        [("affine", 2, 64), ("affine", 4, 32), ("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)]
-    {
-        let name = format!("switch.{mode}.b{bits}.g{group}");
-        let values = decoded(&file, &name, bits, group);
-        let expected = f32s(&file, &format!("{name}.y"));
-        let mut weights = vec![0; record.stride() as usize * (EXPERTS * N) as usize];
-        record.repack(bytemuck::cast_slice(&values), &mut weights).unwrap();
-        for tile in [None, Some(2), Some(experts::tile(lone.profile(), 1, top, 512))] {
-            let args = experts::Args {
-                format: Format::F32,
+    let mut weights = vec![0; record.stride() as usize * (EXPERTS * N) as usize];
+    record.repack(rows, &mut weights).unwrap();
+    for tile in [None, Some(2), Some(experts::tile(lone.profile(), 1, top, 512))] {
+        let args = experts::Args {
+            format,
+            experts: EXPERTS,
+            first_expert: 0,
+            shard_experts: EXPERTS,
+            n: N,
+            k: K,
+            first_row: 0,
+            rows: N,
+            x_stride: K,
+            x_choices: false,
+            out_stride: N,
+            top,
+            routing_stride: 2 * top,
+            bias: None,
+            tile,
+            max_tokens: tokens,
+        };
+        let who = tile.map_or(routing.clone(), |tile| {
+            let args = expert_sort::Args {
                 experts: EXPERTS,
-                first_expert: 0,
-                shard_experts: EXPERTS,
-                n: N,
-                k: K,
-                first_row: 0,
-                rows: N,
-                x_stride: K,
-                x_choices: false,
-                out_stride: N,
                 top,
-                routing_stride: 2 * top,
-                bias: None,
                 tile,
+                routing_stride: 2 * top,
                 max_tokens: tokens,
             };
-            let who = tile.map_or(routing.clone(), |tile| {
-                let args = expert_sort::Args {
-                    experts: EXPERTS,
-                    top,
-                    tile,
-                    routing_stride: 2 * top,
-                    max_tokens: tokens,
-                };
-                expert_sort::twin(&args, tokens as usize, &routing)
-            });
-            let operands = [
-                Data::Bytes(weights.clone()),
-                Data::F32(x.clone()),
-                Data::Poison(expected.len()),
-                Data::Poison(1),
-                Data::U32(who),
-            ];
-            let call = experts::plan(lone.profile(), &args);
-            let got = floats(&lone.run(&call, &step, &operands, &shape, None).unwrap()[0]);
-            let most = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
-            for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
-                let close = (got - expected).abs() <= 2e-6 * most;
-                assert!(close, "{name}, tile {tile:?}, value {i}: {got} is not {expected}");
-            }
+            expert_sort::twin(&args, tokens as usize, &routing)
+        });
+        let operands = [
+            Data::Bytes(weights.clone()),
+            Data::F32(x.clone()),
+            Data::Poison(expected.len()),
+            Data::Poison(1),
+            Data::U32(who),
+        ];
+        let call = experts::plan(lone.profile(), &args);
+        let got = floats(&lone.run(&call, &step, &operands, &shape, None).unwrap()[0]);
+        let most = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
+        for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            let close = (got - expected).abs() <= 2e-6 * most;
+            assert!(close, "{name} as {format}, tile {tile:?}, value {i}: {got} is not {expected}");
         }
+    }
+}
+
+#[test]
+fn stacks_answer_as_mlx_does() {
+    let bytes = include_bytes!("../data/golden/mlx_quant_vectors.safetensors");
+    let file = SafeTensors::deserialize(bytes).unwrap();
+    let affine = |bits, group| Format::Affine { bits, group, scales: ScaleType::F32 };
+    for (mode, bits, group, format) in [
+        ("affine", 2, 64, affine(2, 64)),
+        ("affine", 4, 32, affine(4, 32)),
+        ("mxfp4", 4, 32, Format::Mxfp4),
+        ("mxfp8", 8, 32, Format::Mxfp8),
+        ("nvfp4", 4, 16, Format::Nvfp4),
+    ] {
+        let name = format!("switch.{mode}.b{bits}.g{group}");
+        check(&name, format, &gathered(&file, &name, format), &file);
+        check(&name, Format::F32, bytemuck::cast_slice(&decoded(&file, &name, bits, group)), &file);
     }
 }

@@ -186,8 +186,8 @@ impl Step {
         (values(out), values(states), words)
     }
 
-    /// The device against the twin. Sums of f32 in another order and exponentials within a few units in the last
-    /// place: 2e-5 of the largest value is ten times what was seen, and a wrong term is 1e-2 of it.
+    /// The device against the twin, within 2e-5 of the largest value: f32 sums of up to a few hundred terms in another
+    /// order, and exponentials of differences of sums, against f64.
     pub fn check(&self, device: &LoneKernel, profile: &Profile, what: &str) {
         let (out, states) = self.expected();
         let (got, left, _) = self.on_device(device, profile);

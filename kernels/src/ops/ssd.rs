@@ -4,12 +4,15 @@
 //!
 //! | form | dispatches | scratch | what it is for |
 //! |---|---|---|---|
-//! | token-sequential | 1 | none | steps of few tokens for each sequence |
+//! | token-sequential | 1, on CPU drivers 1 for 256 tokens | none | steps of few tokens for each sequence |
 //! | streaming: blocks in order, the state in workgroup memory | 1 | none | prefill |
 //! | five kernels: sums, block states, passing, C·Bᵀ, output | 5 | [`scratch_words`] | long prefills in parallel |
 //!
 //! [`Tuning::ssd`](crate::Tuning::ssd) chooses the form of prefills; a form that cannot hold a size gives way to one
 //! that can. All three give the same function up to rounding, whatever the block.
+//!
+//! CPU drivers take the sequential form, which measured fastest there (its text has the figures); GPUs the streaming
+//! form, which has not been timed on one.
 
 mod form;
 mod twins;
@@ -41,6 +44,10 @@ crate::params! {
         quads: u32,
         /// Workgroups that share a head (a group, a block's heads).
         parts: u32,
+        /// First token of each sequence, in the sequential form.
+        first_token: u32,
+        /// Tokens of each sequence from there, in the sequential form.
+        window: u32,
         /// Numbers that blocks may have.
         blocks: u32,
         /// Values between rows of xbc.
@@ -172,6 +179,8 @@ struct Work {
     unit: Unit,
     tile: u32,
     plus: u32,
+    /// Tokens of a sequence in one dispatch.
+    window: u32,
     params: Params,
     /// Operations of a token and unit.
     flops: u64,
@@ -220,6 +229,9 @@ fn workgroup(profile: &Profile) -> u32 {
     if profile.cpu { profile.tuning.row_workgroup } else { 64 }
 }
 
+/// Tokens of a sequence that a CPU driver walks in one dispatch of the sequential form: their B and C stay in its caches
+/// while every head of the group walks them.
+const WINDOW: u32 = 256;
 /// Operations of Δ and a decay.
 const DELTA: u64 = 24;
 
@@ -235,6 +247,7 @@ fn sequential(profile: &Profile, args: &Args) -> Work {
         unit: Unit::Tiles(args.sequences.0),
         tile: 1,
         plus: 0,
+        window: if profile.cpu { WINDOW } else { u32::MAX },
         params: params(args),
         flops: p * (5 * n + 4) + DELTA,
         bytes: 8 * p + 4,
@@ -264,6 +277,7 @@ fn streaming(profile: &Profile, args: &Args, block: u32, quads: u32) -> Work {
         unit: Unit::Tiles(args.sequences.0),
         tile: 1,
         plus: 0,
+        window: u32::MAX,
         params: params(args),
         flops: 4 * p * n + p * l + u64::from(parts) * (l * n + 4 * l + DELTA),
         bytes: 8 * p + 4,
@@ -303,6 +317,7 @@ fn kernels(profile: &Profile, args: &Args, block: u32) -> Vec<Work> {
         unit: Unit::Tokens,
         tile: block,
         plus,
+        window: u32::MAX,
         params,
         flops,
         bytes,
@@ -330,13 +345,18 @@ fn kernels(profile: &Profile, args: &Args, block: u32) -> Vec<Work> {
     vec![Work { lanes: true, ..sums }, states, passing, products, output]
 }
 
-/// Splits a dispatch over its heads, so that each is within the work budget at the most tokens.
+/// Splits a dispatch over windows of tokens and over its heads, so that each is within the work budget at the most tokens.
 fn stages(profile: &Profile, args: &Args, work: &Work) -> Vec<Stage> {
-    let most = profile.work_budget / work.flops.saturating_mul(args.max_tokens.into()).max(1);
+    let windows = args.max_tokens.div_ceil(work.window).max(1);
+    // A window's share of the cost of all tokens.
+    let share = |cost: u64| cost.div_ceil(windows.into());
+    let most = profile.work_budget / share(work.flops).saturating_mul(args.max_tokens.into()).max(1);
     let dispatches = u64::from(work.units).div_ceil(most.max(1)).max(1) as u32;
     let each = work.units.div_ceil(dispatches).max(1);
     let mut stages = Vec::new();
-    for first in (0..work.units).step_by(each as usize) {
+    let begins =
+        (0..windows).flat_map(|w| (0..work.units).step_by(each as usize).map(move |first| (w, first)));
+    for (window, first) in begins {
         let units = each.min(work.units - first);
         let (parts, per) = if work.lanes {
             let parts = units.div_ceil(work.variant.workgroup);
@@ -348,7 +368,14 @@ fn stages(profile: &Profile, args: &Args, work: &Work) -> Vec<Stage> {
         // With few tokens each may be of another sequence, with many they are of one.
         let few = args.max_tokens <= form::few(args);
         let (fixed, row) = if few { (0, work.state_bytes) } else { (work.state_bytes, 0) };
-        let params = Params { first_head: first, heads: units, parts, ..work.params };
+        let params = Params {
+            first_head: first,
+            heads: units,
+            parts,
+            first_token: window * work.window,
+            window: work.window,
+            ..work.params
+        };
         stages.push(Stage {
             name: work.name,
             call: Call {
@@ -358,8 +385,8 @@ fn stages(profile: &Profile, args: &Args, work: &Work) -> Vec<Stage> {
                 rows: Unit::Tokens,
                 cost: Cost {
                     bytes_fixed: many * fixed,
-                    bytes_per_row: many * (work.bytes + row),
-                    flops_per_row: many * work.flops,
+                    bytes_per_row: many * share(work.bytes + row),
+                    flops_per_row: many * share(work.flops),
                     ..Cost::default()
                 },
             },

@@ -7,7 +7,18 @@
 //   spread   the workgroup is one subgroup of WIDTH lanes: each loads one x of an oct and hands it to the others, and
 //            keeps one sum. Software drivers load and store lane by lane, so this is an eighth of both
 // Workgroup memory: 2·TOKENS words, staged ROWS·(WG + 1)·TOKENS more.
-// MEASURED
+//
+// Measured on lavapipe (Mesa 22.3, AVX2, subgroups of 8) on a machine that others kept busy, so times vary by a factor of
+// two between runs: CPU milliseconds of a layer, "blocks" the best of 16 to 128.
+//                                      spread   five kernels (blocks)   streaming (blocks)
+//   H 64, P 64, N 128, G 8, T 128           50              110 (64)            210 (16)
+//   the same, T 512                        378              685 (32)          1,040 (16)
+//   the same, T 2,048                    2,275            3,795 (64)      not measured
+//   H 8, P 32, N 32, G 2, T 512              5               15 (64)             20 (16)
+//   the same, T 2,048                       25               55 (32)             80 (16)
+// Each row is of one run; T 2,048 of the first size is in windows of 256 tokens, which the others were measured without.
+// Without windows it took 3,285 to 3,815 and lost to five kernels (2,597 to 2,690): rows of xbc are 24 KiB apart, and B
+// and C of so many tokens do not stay in the second cache. Of the first size at T 512, staged took 760 and spread 313.
 
 //: for $i STAGED
 var<workgroup> parts: array<f32, TOKENS * ROWS * (WG + 1u)>;
@@ -22,10 +33,13 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
     if (sequence >= step[p.sequence_count]) {
         return;
     }
-    let run = run_of(sequence);
-    if (run.slot >= p.slots) {
+    var run = run_of(sequence);
+    if (run.slot >= p.slots || run.tokens <= p.first_token) {
         return;
     }
+    run.first += p.first_token;
+    run.tokens = min(run.tokens - p.first_token, p.window);
+    run.position += p.first_token;
     let slice = index % p.parts;
     let head = p.first_head + (index / p.parts) % p.heads;
     let group = head / p.group_heads;

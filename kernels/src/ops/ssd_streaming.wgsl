@@ -10,7 +10,8 @@
 // The weights are computed again by each slice of a head: L·N operations a token beside the slice's 16·QUADS·N.
 // Workgroup memory in vec4s: 4·QUADS·NQ of state, L·QUADS of x, L²/4 of weights, and 3·L floats: at most 16 KiB, which
 // limits QUADS. Nothing grows with T.
-// MEASURED
+// Measured on lavapipe only, where it is the slowest of the three forms: see the token-sequential one. On GPUs, whose
+// default it is, neither it nor its block has been measured.
 
 var<workgroup> state: array<vec4<f32>, 4u * QUADS * NQ>;
 var<workgroup> inputs: array<vec4<f32>, L * QUADS>;
