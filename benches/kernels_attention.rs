@@ -131,6 +131,7 @@ fn rows(bench: &Bench, c: &mut Criterion) {
         let (step, step_shape) = step_words(&layout, &[run(0, 0, tokens)], 1);
         let args = rms_norm::Args {
             width,
+            groups: 1,
             x_stride: width,
             out_stride: width,
             eps: 1e-5,

@@ -201,6 +201,16 @@ fn gguf_nemotron_h() {
 }
 
 #[test]
+fn gguf_nemotron_h_latent() {
+    run("gguf_nemotron_h_latent", "model.gguf");
+}
+
+#[test]
+fn gguf_mamba2() {
+    run("gguf_mamba2", "model.gguf");
+}
+
+#[test]
 fn mlx_qwen3_5bit() {
     run("mlx_qwen3_5bit", "");
 }
@@ -253,6 +263,56 @@ fn mlx_qwen3_5_moe_nvfp4() {
 #[test]
 fn qwen3_next() {
     run("qwen3_next", "");
+}
+
+#[test]
+fn gpt_oss() {
+    run("gpt_oss", "");
+}
+
+#[test]
+fn gpt_oss_mxfp4() {
+    run("gpt_oss_mxfp4", "");
+}
+
+#[test]
+fn mlx_gpt_oss() {
+    run("mlx_gpt_oss", "");
+}
+
+#[test]
+fn mlx_gemma3_8bit() {
+    run("mlx_gemma3_8bit", "");
+}
+
+#[test]
+fn gemma4_text_dense() {
+    run("gemma4_text_dense", "");
+}
+
+#[test]
+fn gemma4_text_moe() {
+    run("gemma4_text_moe", "");
+}
+
+#[test]
+fn gemma4_text_ple() {
+    run("gemma4_text_ple", "");
+}
+
+#[test]
+fn mlx_gemma4_nvfp4() {
+    run("mlx_gemma4_nvfp4", "");
+}
+
+#[test]
+fn mlx_gemma4_moe_nvfp4() {
+    run("mlx_gemma4_moe_nvfp4", "");
+}
+
+#[test]
+fn mlx_gemma4_ple_mxfp8() {
+    run("mlx_gemma4_ple_mxfp8", "");
 }
 
 /// KV in fewer bits moves the logits by what the format rounds away, and no further: the largest distance to the

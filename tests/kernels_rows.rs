@@ -44,15 +44,24 @@ fn rms_norms_of_any_width() {
     let mut noise = Noise::new(1);
     for device in devices.iter() {
         for profile in profiles(device) {
-            for (width, slack, rows) in
-                [(1, 0, 3), (5, 2, 1), (576, 0, 4), (577, 7, 2), (5120, 4, 3), (64, 8, 33)]
-            {
+            for (width, groups, slack, rows) in [
+                (1, 1, 0, 3),
+                (5, 1, 2, 1),
+                (576, 1, 0, 4),
+                (577, 1, 7, 2),
+                (5120, 1, 4, 3),
+                (64, 1, 8, 33),
+                (16, 6, 4, 9),
+                (3, 5, 1, 4),
+            ] {
+                let all = width * groups;
                 for (plus_one, accumulate) in [(false, false), (true, true)] {
                     let unit = if accumulate { Unit::Tokens } else { Unit::LogitRows };
                     let args = rms_norm::Args {
                         width,
-                        x_stride: width + slack,
-                        out_stride: width + 2 * slack,
+                        groups,
+                        x_stride: all + slack,
+                        out_stride: all + 2 * slack,
                         eps: 1e-5,
                         weight: 8,
                         plus_one,
@@ -71,7 +80,7 @@ fn rms_norms_of_any_width() {
                     let mut out = vec![f32::from_bits(POISON); count * args.out_stride as usize];
                     if accumulate {
                         for row in out.chunks_mut(args.out_stride as usize) {
-                            row[..width as usize].copy_from_slice(&noise.floats(width as usize));
+                            row[..all as usize].copy_from_slice(&noise.floats(all as usize));
                         }
                     }
                     let mut expected = out.clone();
@@ -79,7 +88,7 @@ fn rms_norms_of_any_width() {
                     let call = rms_norm::plan(&profile, &args);
                     let operands = [Data::F32(x), Data::F32(out), Data::F32(vectors)];
                     let written = device.run(&call, &step, &operands, &step_shape, None).unwrap();
-                    let what = format!("{} of {rows} x {width}", call.kernel.name());
+                    let what = format!("{} of {rows} x {groups} x {width}", call.kernel.name());
                     assert_close(&floats(&written[0]), &expected, 8e-6, &what);
                 }
             }
@@ -94,6 +103,7 @@ fn rows_past_one_dimension_of_workgroups_are_normed() {
     let rows = 65_535 * 2 - 3;
     let args = rms_norm::Args {
         width: 3,
+        groups: 1,
         x_stride: 3,
         out_stride: 3,
         eps: 1e-5,

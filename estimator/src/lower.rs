@@ -185,9 +185,10 @@ impl<'a> Lowering<'a> {
             }
             Op::RmsNorm { x, weight, plus_one, eps, out, accumulate } => {
                 self.expect_width(label, *out, self.width(*x))?;
-                self.expect_vector(label, *weight, self.width(*x))?;
+                let groups = self.norm_groups(label, *weight, self.width(*x))?;
                 let args = rms_norm::Args {
-                    width: self.width(*x),
+                    width: self.width(*x) / groups,
+                    groups,
                     x_stride: self.width(*x),
                     out_stride: self.width(*out),
                     eps: *eps,
@@ -408,6 +409,14 @@ impl<'a> Lowering<'a> {
     fn vector(&self, label: &str, id: VectorId) -> Result<u32, PlanError> {
         let offset = self.shared.vector_offsets.get(id.0 as usize).copied();
         offset.ok_or_else(|| PlanError::graph(label, "no such vector"))
+    }
+
+    /// How many groups a norm cuts rows of `width` into: each is as long as its weight.
+    fn norm_groups(&self, label: &str, id: VectorId, width: u32) -> Result<u32, PlanError> {
+        let len = self.shared.model.vector(id).map_or(width, |v| v.len).max(1);
+        let groups = if width.is_multiple_of(len) { (width / len).max(1) } else { 1 };
+        self.expect_vector(label, id, width / groups)?;
+        Ok(groups)
     }
 
     /// The place of a vector of `len` values that an op may do without.

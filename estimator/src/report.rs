@@ -346,13 +346,14 @@ pub fn kv_bytes_per_token(model: &Model, format: KvFormat) -> u64 {
 
 /// Beginnings of the names of tensors that read images, and of those that draft tokens, in the spellings of
 /// safetensors and GGUF.
-const VISION: [&str; 8] = [
+const VISION: [&str; 9] = [
     "vision_tower.",
     "vision_model.",
     "multi_modal_projector.",
     "visual.",
     "model.vision",
     "model.multi_modal_projector.",
+    "model.embed_vision.",
     "v.",
     "mm.",
 ];
@@ -371,7 +372,7 @@ fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> CheckpointBytes {
         return parts;
     }
     let matrices = model.matrices.iter().flat_map(|m| m.source.tensors());
-    let read: HashSet<&str> = matrices.chain(model.vectors.iter().map(|v| v.tensor.as_str())).collect();
+    let read: HashSet<&str> = matrices.chain(model.vectors.iter().flat_map(|v| v.tensors())).collect();
     for tensor in checkpoint.tensors() {
         let begins = |names: &[&str]| names.iter().any(|n| tensor.name.starts_with(n));
         let part = if read.contains(tensor.name.as_str()) {

@@ -34,7 +34,7 @@ fn model() -> Model {
     };
     let mut vector = |len: u32| {
         let tensor = format!("v{}", vectors.len());
-        vectors.push(Vector { tensor, len, format: Format::F32, transform: Transform::None });
+        vectors.push(Vector { tensor, len, format: Format::F32, transform: Transform::None, joined: None });
         VectorId(vectors.len() as u32 - 1)
     };
     let mut g = GraphBuilder::new();

@@ -260,11 +260,12 @@ pub enum Op {
         /// `[T, D]`.
         out: TensorId,
     },
-    /// `out = x / sqrt(mean(x²) + eps) · w`, `w + 1` where `plus_one`; added to `out` where `accumulate`.
+    /// `out = x / sqrt(mean(x²) + eps) · w`, `w + 1` where `plus_one`; added to `out` where `accumulate`. Where the
+    /// weight is shorter than a row, each group of as many channels is normed by itself.
     RmsNorm {
         /// Input.
         x: TensorId,
-        /// Weight.
+        /// Weight: one value for each channel, or for each channel of a group.
         weight: VectorId,
         /// The weight is stored zero-centred.
         plus_one: bool,

@@ -136,7 +136,7 @@ impl Transform {
 /// A vector, f32 on the device whatever the checkpoint holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vector {
-    /// Name of the tensor; its dimensions do not matter, their product is `len`.
+    /// Name of the tensor; its dimensions do not matter, their product is `len` (half of it where one is joined).
     pub tensor: String,
     /// Values.
     pub len: u32,
@@ -144,6 +144,30 @@ pub struct Vector {
     pub format: Format,
     /// What is done to the values.
     pub transform: Transform,
+    /// A second tensor of as many values, of the same format: the two alternate.
+    #[serde(default)]
+    pub joined: Option<Joined>,
+}
+
+impl Vector {
+    /// Every tensor it reads.
+    pub fn tensors(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.tensor.as_str()).chain(self.joined.as_ref().map(|j| j.tensor.as_str()))
+    }
+
+    /// Values that each of its tensors has.
+    pub fn tensor_len(&self) -> u32 {
+        if self.joined.is_some() { self.len / 2 } else { self.len }
+    }
+}
+
+/// A second tensor of a vector: biases of a stack whose gates and ups are stored apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Joined {
+    /// Its name.
+    pub tensor: String,
+    /// Values of the first tensor before as many of this one, and so on.
+    pub run: u32,
 }
 
 /// What a layer keeps between steps.

@@ -41,7 +41,16 @@ pub(crate) fn check(model: &Model, checkpoint: &Checkpoint) -> Result<(), Runtim
     if let Some((name, &(_, end, cols))) = reached.iter().find(|(_, (rows, end, _))| end < rows) {
         return Err(rows::shape(checkpoint.require(name)?, vec![end, cols.into()]).into());
     }
-    model.vectors.iter().try_for_each(|vector| values(checkpoint, vector).map(drop))?;
+    for vector in &model.vectors {
+        if let Some(run) = vector.joined.as_ref().map(|j| u64::from(j.run))
+            && (run == 0 || !u64::from(vector.len).is_multiple_of(2 * run))
+        {
+            return Err(
+                rows::field(&vector.tensor, "values of a run", "a divisor of half of all", run).into()
+            );
+        }
+        vector.tensors().try_for_each(|name| values(checkpoint, vector, name).map(drop))?;
+    }
     Ok(())
 }
 
@@ -58,9 +67,10 @@ fn check_rows(matrix: &Matrix) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// The values of a vector, as stored. Dimensions do not matter, their product does.
-fn values<'a>(checkpoint: &'a Checkpoint, vector: &Vector) -> Result<&'a [u8], ModelError> {
-    let info = checkpoint.require(&vector.tensor)?;
+/// The values of one of a vector's tensors, as stored. Dimensions do not matter, their product does.
+fn values<'a>(checkpoint: &'a Checkpoint, vector: &Vector, name: &str) -> Result<&'a [u8], ModelError> {
+    let info = checkpoint.require(name)?;
+    let len = vector.tensor_len();
     let data = checkpoint.data(info)?;
     if info.dtype.format() != Some(vector.format) {
         return Err(rows::field(&info.name, "format", vector.format, &info.dtype));
@@ -68,9 +78,9 @@ fn values<'a>(checkpoint: &'a Checkpoint, vector: &Vector) -> Result<&'a [u8], M
     if !vector.format.is_float() {
         return Err(rows::field(&info.name, "format", "f32, f16 or bf16", vector.format));
     }
-    let bytes = u64::from(vector.len) * vector.format.block_bytes() as u64;
-    if info.elements() != u64::from(vector.len) || data.len() as u64 != bytes {
-        return Err(rows::shape(info, vec![vector.len.into()]));
+    let bytes = u64::from(len) * vector.format.block_bytes() as u64;
+    if info.elements() != u64::from(len) || data.len() as u64 != bytes {
+        return Err(rows::shape(info, vec![len.into()]));
     }
     Ok(data)
 }
@@ -118,16 +128,8 @@ pub(crate) fn upload(
         push_group(&mut staging, group, model, checkpoint, &mut flushed)?;
     }
     for (vector, &word) in model.vectors.iter().zip(&plan.vector_offsets) {
-        let run = Run {
-            form: Form::Values(vector.format, vector.transform, values(checkpoint, vector)?),
-            origin: (vector.tensor.as_str(), checkpoint.path()),
-            first: 0,
-            units: vector.len as usize,
-            to: 4,
-            buffer: plan.vectors.buffer,
-            offset: plan.vectors.offset + u64::from(word) * 4,
-        };
-        staging.push(run, &mut flushed)?;
+        let view = View { offset: plan.vectors.offset + u64::from(word) * 4, ..plan.vectors };
+        push_vector(&mut staging, vector, view, checkpoint, &mut flushed)?;
     }
     let rest = staging.flush()?;
     device.wait_idle()?;
@@ -168,6 +170,39 @@ fn written(plan: &Plan, model: &Model) -> Result<Vec<View>, RuntimeError> {
         views.push(View { buffer: plan.vectors.buffer, offset: plan.vectors.offset + offset, bytes });
     }
     Ok(views)
+}
+
+/// Pushes the values of a vector to where `view` begins, run by run where two tensors alternate.
+fn push_vector<'a>(
+    staging: &mut Staging<'a>,
+    vector: &'a Vector,
+    view: View,
+    checkpoint: &'a Checkpoint,
+    flushed: &mut dyn FnMut(u64),
+) -> Result<(), RuntimeError> {
+    let units = vector.joined.as_ref().map_or(vector.len, |j| j.run) as usize;
+    let mut parts = Vec::new();
+    for name in vector.tensors() {
+        parts.push(Run {
+            form: Form::Values(vector.format, vector.transform, values(checkpoint, vector, name)?),
+            origin: (name, checkpoint.path()),
+            first: 0,
+            units: vector.tensor_len() as usize,
+            to: 4,
+            buffer: view.buffer,
+            offset: view.offset,
+        });
+    }
+    let mut offset = view.offset;
+    while units > 0 && parts.iter().any(|part| part.units > 0) {
+        for part in &mut parts {
+            let (head, tail) = part.split(units);
+            let bytes = head.bytes() as u64;
+            staging.push(Run { offset, ..head }, flushed)?;
+            (*part, offset) = (tail, offset + bytes);
+        }
+    }
+    Ok(())
 }
 
 /// Pushes the rows of a group's matrices, piece by piece, to where its shards stand.

@@ -81,8 +81,13 @@ fn toy(tensors: &[Stored]) -> Toy {
         format,
         experts: 1,
     };
-    let vector =
-        |name: &str, len, format| Vector { tensor: name.into(), len, format, transform: Transform::None };
+    let vector = |name: &str, len, format| Vector {
+        tensor: name.into(),
+        len,
+        format,
+        transform: Transform::None,
+        joined: None,
+    };
     let model = Model {
         name: "toy".into(),
         architecture: "toy".into(),

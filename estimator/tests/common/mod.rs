@@ -57,7 +57,13 @@ impl Toy {
         };
         let mut vector = |len: u32| {
             let tensor = format!("v{}", vectors.len());
-            vectors.push(Vector { tensor, len, format: Format::F32, transform: Transform::None });
+            vectors.push(Vector {
+                tensor,
+                len,
+                format: Format::F32,
+                transform: Transform::None,
+                joined: None,
+            });
             VectorId(vectors.len() as u32 - 1)
         };
         let mut g = GraphBuilder::new();

@@ -1,4 +1,5 @@
-//! Root-mean-square norm: `out = x / sqrt(mean(x²) + eps) · (w + plus_one)`, or `out += …`.
+//! Root-mean-square norm: `out = x / sqrt(mean(x²) + eps) · (w + plus_one)`, or `out += …`; of a whole row, or of each
+//! of the groups a row is cut into, which share the weight.
 
 use super::lanes;
 use crate::shader::{Access, Shader, Source};
@@ -23,7 +24,9 @@ crate::params! {
     pub struct Params {
         /// Header word with the number of rows.
         count_word: u32,
-        /// Row length.
+        /// Groups of a row.
+        groups: u32,
+        /// Length of a group.
         width: u32,
         /// Distance of rows of x.
         x_stride: u32,
@@ -31,7 +34,7 @@ crate::params! {
         out_stride: u32,
         /// Place of the weight.
         weight: u32,
-        /// Floats of a row.
+        /// Floats of a group.
         values: f32,
         /// Inside the root.
         eps: f32,
@@ -43,8 +46,10 @@ crate::params! {
 /// Sizes and places.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Args {
-    /// Values of a row.
+    /// Values of a group; of a row, where that is one.
     pub width: u32,
+    /// Groups of a row, each normed by itself with the same weight.
+    pub groups: u32,
     /// Values between rows of `x`.
     pub x_stride: u32,
     /// Values between rows of `out`.
@@ -73,6 +78,7 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
     };
     let params = Params {
         count_word: lanes::count_word(args.unit),
+        groups: args.groups,
         width: args.width / size,
         x_stride: args.x_stride / size,
         out_stride: args.out_stride / size,
@@ -81,14 +87,14 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
         eps: args.eps,
         plus_one: if args.plus_one { 1.0 } else { 0.0 },
     };
-    let width = u64::from(args.width);
+    let width = u64::from(args.width) * u64::from(args.groups);
     Call {
         kernel: variant.into(),
         params: params.words(),
-        workgroups: Count::each(args.unit, 1, 1),
+        workgroups: Count::each(args.unit, 1, args.groups),
         rows: args.unit,
         cost: Cost {
-            bytes_fixed: width * 4,
+            bytes_fixed: u64::from(args.width) * 4,
             bytes_per_row: width * if args.accumulate { 12 } else { 8 },
             flops_per_row: width * if args.accumulate { 6 } else { 5 },
             ..Cost::default()
@@ -100,9 +106,9 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
 pub fn twin(args: &Args, rows: usize, x: &[f32], vectors: &[f32], out: &mut [f32]) {
     let width = args.width as usize;
     let weight = &vectors[args.weight as usize..][..width];
-    for row in 0..rows {
-        let x = &x[row * args.x_stride as usize..][..width];
-        let out = &mut out[row * args.out_stride as usize..][..width];
+    for (row, group) in (0..rows).flat_map(|row| (0..args.groups as usize).map(move |group| (row, group))) {
+        let x = &x[row * args.x_stride as usize + group * width..][..width];
+        let out = &mut out[row * args.out_stride as usize + group * width..][..width];
         let mean = x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>() / width as f64;
         let scale = 1.0 / (mean + f64::from(args.eps)).sqrt();
         for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {

@@ -1,23 +1,25 @@
 // out[r] = x[r] / sqrt(mean(x[r]²) + eps) · (w + plus_one), or out[r] += the same
 //
-// Grid: one workgroup a row, folded over two dimensions. Lanes stride over the row in `Value`s, four floats where
-// width, strides and the weight's offset are multiples of four. The row is read twice: the second time from cache.
-// Workgroup memory: 4 bytes a lane. The sum of squares is f32: |x| up to 10^16 or so.
+// Grid: one workgroup a row, or a group of one, folded over two dimensions. Lanes stride over it in `Value`s, four
+// floats where width, strides and the weight's offset are multiples of four. It is read twice: the second time from
+// cache. Workgroup memory: 4 bytes a lane. The sum of squares is f32: |x| up to 10^16 or so.
 
 @compute @workgroup_size(WG)
 fn main(at: Lanes) {
-    let row = at.workgroup.x + at.workgroup.y * at.workgroups.x;
+    let index = at.workgroup.x + at.workgroup.y * at.workgroups.x;
+    let row = index / p.groups;
     if (row >= step[p.count_word]) {
         return;
     }
-    let start = row * p.x_stride;
+    let group = (index % p.groups) * p.width;
+    let start = row * p.x_stride + group;
     var squares = 0.0;
     for (var i = at.lane; i < p.width; i += WG) {
         let v = x[start + i];
         squares += dot_self(v);
     }
     let scale = inverseSqrt(sum_lanes(at, squares) / p.values + p.eps);
-    let to = row * p.out_stride;
+    let to = row * p.out_stride + group;
     for (var i = at.lane; i < p.width; i += WG) {
         let v = x[start + i] * scale * (vectors[p.weight + i] + p.plus_one);
         if (ACCUMULATE) {

@@ -139,7 +139,7 @@ fn pattern(layers: u32, every: u32) -> Vec<bool> {
     (1..=layers).map(|i| !i.is_multiple_of(every)).collect()
 }
 
-fn layer_types(types: &[&str], layers: u32) -> Result<Vec<bool>, ModelError> {
+pub(super) fn layer_types(types: &[&str], layers: u32) -> Result<Vec<bool>, ModelError> {
     if types.len() != layers as usize {
         return Err(ModelError::field(
             "layer_types",

@@ -185,6 +185,6 @@ pub(super) fn build(
     })
 }
 
-fn biases(all: &[Option<VectorId>]) -> Vec<Option<VectorId>> {
+pub(super) fn biases(all: &[Option<VectorId>]) -> Vec<Option<VectorId>> {
     if all.iter().all(Option::is_none) { Vec::new() } else { all.to_vec() }
 }

@@ -39,6 +39,8 @@
 pub mod dense;
 pub mod fields;
 mod gemma3;
+mod gemma4;
+mod gpt_oss;
 mod llama;
 mod mamba;
 mod mamba2;
@@ -51,11 +53,13 @@ pub mod ropes;
 pub mod weights;
 
 pub use gemma3::Gemma3;
+pub use gemma4::Gemma4;
+pub use gpt_oss::GptOss;
 pub use llama::Llama;
 pub use mamba2::Mamba2;
 pub use nemotron_h::NemotronH;
-pub use qwen3::Qwen3;
 pub use qwen_moe::{Qwen3Moe, Qwen3Next, Qwen35, Qwen35Moe};
+pub use qwen3::Qwen3;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -103,6 +107,8 @@ impl Registry {
                 Box::new(Llama),
                 Box::new(Qwen3),
                 Box::new(Gemma3),
+                Box::new(Gemma4),
+                Box::new(GptOss),
                 Box::new(NemotronH),
                 Box::new(Mamba2),
                 Box::new(Qwen3Moe),

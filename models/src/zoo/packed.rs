@@ -6,6 +6,7 @@
 //! | MLX mxfp4, mxfp8, nvfp4 | `X.weight` u32 | `X.scales` u8 | | nvfp4: perhaps `X.global_scale`, the largest magnitude |
 //! | modelopt NVFP4 | `X.weight` u8 | `X.weight_scale` e4m3 | | `X.weight_scale_2`, times |
 //! | compressed-tensors NVFP4 | `X.weight_packed` u8 | `X.weight_scale` e4m3 | | `X.weight_global_scale`, over |
+//! | MXFP4 as gpt-oss publishes it | `X_blocks` u8, 16 bytes a block | `X_scales` u8 | | |
 //! | FP8 | `X.weight` e4m3 | | | `X.weight_scale`, times; of the whole or of each row |
 //!
 //! Bits and groups follow from the shapes, because the model knows how many inputs a row has. Scales of activations
@@ -53,6 +54,23 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// Where the rows of each expert of a stack are.
+    pub(super) fn expert_pieces(&self, wanted: Wanted) -> Vec<Piece> {
+        let piece = |expert: u32| {
+            let scale = self.scale.as_ref().map(|(tensor, form, spread)| TensorScale {
+                tensor: tensor.clone(),
+                index: match spread {
+                    Spread::Whole => Some(0),
+                    Spread::Expert => Some(expert),
+                    Spread::Row => None,
+                },
+                form: *form,
+            });
+            Piece { scale, ..Piece::rows(self.planes.clone(), expert * wanted.rows, wanted.rows) }
+        };
+        (0..wanted.experts.unwrap_or(1)).map(piece).collect()
+    }
+
     /// Where its rows are. A stack in which each expert has its own factor is one piece for each.
     pub(super) fn pieces(&self, wanted: Wanted) -> Vec<Piece> {
         let experts = wanted.experts.unwrap_or(1);
@@ -83,6 +101,7 @@ pub(super) fn module(tensor: &str) -> &str {
 pub(super) fn is_there(checkpoint: &Checkpoint, tensor: &str) -> bool {
     checkpoint.tensor(tensor).is_some()
         || checkpoint.tensor(&format!("{}.weight_packed", module(tensor))).is_some()
+        || checkpoint.tensor(&format!("{}_blocks", module(tensor))).is_some()
 }
 
 /// Recognises the matrix called `tensor` (`X.weight`) and checks the shape of everything it is stored in.
@@ -102,6 +121,9 @@ pub(super) fn find(checkpoint: &Checkpoint, tensor: &str, wanted: Wanted) -> Res
             DType::Other(name) if name == "f8_e4m3" => reader.fp8(codes),
             DType::Other(_) => Err(unreadable(codes)),
         };
+    }
+    if let Some(blocks) = checkpoint.tensor(&format!("{}_blocks", reader.base)) {
+        return reader.blocks(blocks);
     }
     match checkpoint.tensor(&format!("{}.weight_packed", reader.base)) {
         Some(codes) if codes.dtype == DType::Other("u8".into()) => {
@@ -221,6 +243,23 @@ impl<'a> Reader<'a> {
             _ => None,
         };
         self.found(format, &planes, scale)
+    }
+
+    /// Blocks of 32 codes, two in a byte one after the other, and a scale for each.
+    fn blocks(&self, codes: &TensorInfo) -> Result<Found, ModelError> {
+        let scales = self.checkpoint.require(&format!("{}_scales", self.base))?;
+        if !self.wanted.cols.is_multiple_of(32) {
+            let expected = "whole blocks of 32".to_owned();
+            let key = format!("rows of {}", self.base);
+            return Err(ModelError::field(key, expected, self.wanted.cols.to_string()));
+        }
+        let shape = self.wanted.shape(u64::from(self.wanted.cols / 32));
+        expect_shape(scales, &shape)?;
+        expect_shape(codes, &[shape.as_slice(), &[16]].concat())?;
+        expect_dtype(codes, "u8")?;
+        expect_dtype(scales, "u8")?;
+        let planes = vec![codes.name.clone(), scales.name.clone()];
+        Ok(Found { format: Format::Mxfp4, planes, scale: None })
     }
 
     /// Two codes in a byte, an e4m3 scale for 16 values, a factor for all.

@@ -1,8 +1,10 @@
 //! The weight table of a model under construction: every tensor checked against the shape the model needs.
 
 mod slices;
+mod stacks;
 
 pub use slices::GatedNames;
+pub use stacks::{GateUp, GateUpNames};
 
 use super::packed::{self, Wanted};
 use super::quantization::{Module, Quantization};
@@ -226,28 +228,30 @@ impl<'a> Weights<'a> {
         len: u32,
         transform: Transform,
     ) -> Result<VectorId, ModelError> {
-        let format = if self.is_bare() {
-            self.assumed
-        } else {
-            let info = self.checkpoint.require(tensor)?;
-            if info.elements() != u64::from(len) {
-                return Err(shape(info, &[u64::from(len)]));
-            }
-            match &info.dtype {
-                DType::Weight(format) if format.is_float() => *format,
-                other => {
-                    return Err(ModelError::unsupported(
-                        format!("tensor {tensor} in format {other}"),
-                        "vectors are f32, f16 or bf16",
-                    ));
-                }
-            }
-        };
+        let format = self.float_format(tensor, len)?;
         let vectors = &mut self.vectors;
         Ok(*self.vector_ids.entry((tensor.to_owned(), transform)).or_insert_with(|| {
-            vectors.push(Vector { tensor: tensor.to_owned(), len, format, transform });
+            vectors.push(Vector { tensor: tensor.to_owned(), len, format, transform, joined: None });
             VectorId(vectors.len() as u32 - 1)
         }))
+    }
+
+    /// The format of a tensor of `len` floats.
+    fn float_format(&self, tensor: &str, len: u32) -> Result<Format, ModelError> {
+        if self.is_bare() {
+            return Ok(self.assumed);
+        }
+        let info = self.checkpoint.require(tensor)?;
+        if info.elements() != u64::from(len) {
+            return Err(shape(info, &[u64::from(len)]));
+        }
+        match &info.dtype {
+            DType::Weight(format) if format.is_float() => Ok(*format),
+            other => Err(ModelError::unsupported(
+                format!("tensor {tensor} in format {other}"),
+                "vectors are f32, f16 or bf16",
+            )),
+        }
     }
 
     /// The weight of a depthwise convolution, `[channels, taps]` with a dimension of 1 anywhere after the first.

@@ -3,8 +3,8 @@
 
 mod config;
 
-pub(super) use config::{MAX_EXPERTS, Moe, bounded, check_outer, count, moe_checked, one_of, shape_checked};
 use config::{Config, Kind, from_config, from_gguf};
+pub(super) use config::{MAX_EXPERTS, Moe, bounded, check_outer, count, moe_checked, one_of, shape_checked};
 
 use super::Architecture;
 use super::mamba::{Names, linear};

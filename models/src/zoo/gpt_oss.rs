@@ -1,0 +1,198 @@
+//! gpt-oss: attention with sinks on alternating layers, YaRN, a biased router, and experts with bounded gates whose
+//! weights are published in MXFP4.
+
+use super::Architecture;
+use super::dense::{Defaults, Dense, rope_from_config};
+use super::fields::{Fields, positive};
+use super::gemma3::layer_types;
+use super::llama::{SILU, biases};
+use super::weights::{GateUpNames, Weights};
+use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
+use crate::graph::{
+    Attention, ClampedGate, GraphBuilder, Op, RopeId, Rotation, Router, Rows, Scoring, StateId, TensorId,
+};
+use crate::model::{Model, State};
+use crate::rope::Rope;
+
+/// The gpt-oss family.
+pub struct GptOss;
+
+/// What bounds the gates where nothing states it.
+const LIMIT: f64 = 7.0;
+/// The factor inside the gates' sigmoid where nothing states it.
+const ALPHA: f64 = 1.702;
+
+struct Config {
+    sizes: Dense,
+    window: u32,
+    /// Per layer: attention over the window only.
+    sliding: Vec<bool>,
+    rope: Rope,
+    experts: u32,
+    top: u32,
+    limit: f32,
+    alpha: f32,
+}
+
+impl Architecture for GptOss {
+    fn name(&self) -> &'static str {
+        "gpt_oss"
+    }
+
+    fn spellings(&self) -> &'static [&'static str] {
+        &["gpt-oss"]
+    }
+
+    fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
+        if checkpoint.metadata().is_some() {
+            return Err(ModelError::unsupported("gpt-oss in GGUF", "safetensors and MLX's form are"));
+        }
+        let config = from_config(&Fields::of(checkpoint)?)?;
+        build(checkpoint, self.name(), &config)
+    }
+}
+
+fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
+    let defaults = Defaults {
+        vocab: Some(201_088),
+        heads: Some(64),
+        kv_heads: Some(8),
+        head_dim: Some(64),
+        eps: Some(1e-5),
+        context: Some(131_072),
+        tied: false,
+    };
+    let sizes = Dense::from_config(fields, &defaults)?;
+    fields.activation("hidden_act", &SILU)?;
+    if !fields.flag("attention_bias", true)? {
+        return Err(ModelError::unsupported("gpt-oss without attention_bias", "with biases it is"));
+    }
+    let sliding = match fields.strings("layer_types")? {
+        Some(types) => layer_types(&types, sizes.layers)?,
+        // Alternating, a sliding one first.
+        None => (0..sizes.layers).map(|i| i.is_multiple_of(2)).collect(),
+    };
+    let number = |key: &str, default: f64| positive(key, fields.float(key, Some(default))?).map(|v| v as f32);
+    let key = ["num_local_experts", "num_experts"].into_iter().find(|key| fields.get(key).is_some());
+    let experts = fields.size(key.unwrap_or("num_local_experts"), Some(128))?;
+    let key = ["num_experts_per_tok", "experts_per_token"].into_iter().find(|key| fields.get(key).is_some());
+    let key = key.unwrap_or("num_experts_per_tok");
+    let top = fields.size(key, Some(4))?;
+    if top > experts {
+        return Err(ModelError::field(key, format!("at most the {experts} experts"), top.to_string()));
+    }
+    if u64::from(experts) * 2 * u64::from(sizes.ffn) >= 1 << 31 {
+        let got = format!("{experts} × {}", sizes.ffn);
+        return Err(ModelError::field("experts × intermediate_size", "under 2^30", got));
+    }
+    Ok(Config {
+        window: fields.size("sliding_window", Some(128))?,
+        sliding,
+        rope: rope_from_config(fields, "full_attention", "rope_theta", 150_000.0, sizes.shape.head_dim)?,
+        experts,
+        top,
+        limit: number("swiglu_limit", LIMIT)?,
+        alpha: number("swiglu_alpha", ALPHA)?,
+        sizes,
+    })
+}
+
+fn build(checkpoint: &Checkpoint, architecture: &str, config: &Config) -> Result<Model, ModelError> {
+    let Dense { vocab, hidden, layers, shape, eps, tied, context_max, .. } = config.sizes;
+    let mut w = Weights::new(checkpoint)?;
+    let mut g = GraphBuilder::new();
+    let (queries, keys) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+
+    let table = w.embedding("model.embed_tokens.weight", vocab, hidden)?;
+    let x = g.embed(table, hidden, 1.0);
+    for layer in 0..layers {
+        g.scope(format!("layers.{layer}"));
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let norm = w.vector(&name("input_layernorm.weight"), hidden)?;
+        let h = g.rms_norm("attn_norm", x, norm, false, eps);
+        let (mut parts, mut bias) = (Vec::new(), Vec::new());
+        for (part, rows) in [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)] {
+            parts.push(w.matrix(&name(&format!("self_attn.{part}.weight")), rows, hidden)?);
+            bias.push(Some(w.vector(&name(&format!("self_attn.{part}.bias")), rows)?));
+        }
+        let qkv = g.tensor("qkv", shape.qkv_width(), Rows::Tokens);
+        g.push("qkv", Op::Linear { x: h, parts, bias: biases(&bias), out: qkv, accumulate: false });
+        let attention = Attention {
+            rotation: Some(Rotation { rope: RopeId(0), interleaved: false }),
+            sinks: Some(w.vector(&name("self_attn.sinks"), shape.heads)?),
+            ..Attention::plain(shape, StateId(layer), (1.0 / f64::from(shape.head_dim).sqrt()) as f32)
+        };
+        let attended = g.attention(qkv, attention);
+        let o = w.matrix(&name("self_attn.o_proj.weight"), hidden, queries)?;
+        let bias = vec![Some(w.vector(&name("self_attn.o_proj.bias"), hidden)?)];
+        g.push("attn_output", Op::Linear { x: attended, parts: vec![o], bias, out: x, accumulate: true });
+
+        let norm = w.vector(&name("post_attention_layernorm.weight"), hidden)?;
+        let h = g.rms_norm("ffn_norm", x, norm, false, eps);
+        experts(&mut w, &mut g, config, layer, h, x)?;
+    }
+    g.scope("");
+    let rows = g.select_rows(x);
+    let norm = w.vector("model.norm.weight", hidden)?;
+    let h = g.rms_norm("output_norm", rows, norm, false, eps);
+    let head = if tied { table } else { w.matrix("lm_head.weight", vocab, hidden)? };
+    let logits = g.linear("logits", h, &[head], vocab);
+
+    let (matrices, vectors) = w.finish();
+    let window = config.window;
+    let state = |s: &bool| if *s { State::KvSliding { shape, window } } else { State::KvFull { shape } };
+    Ok(Model {
+        name: checkpoint.name().to_owned(),
+        architecture: architecture.to_owned(),
+        vocab,
+        hidden,
+        context_max,
+        layers,
+        matrices,
+        vectors,
+        states: config.sliding.iter().map(state).collect(),
+        ropes: vec![config.rope.clone()],
+        graph: g.finish(logits),
+        notes: vec![],
+    })
+}
+
+/// The experts of `h`, added to `x`.
+fn experts(
+    w: &mut Weights<'_>,
+    g: &mut GraphBuilder,
+    config: &Config,
+    layer: u32,
+    h: TensorId,
+    x: TensorId,
+) -> Result<(), ModelError> {
+    let Dense { hidden, ffn, .. } = config.sizes;
+    let count = config.experts;
+    let name = |part: &str| format!("model.layers.{layer}.mlp.{part}");
+    let router = w.parameter(&name("router.weight"), count, hidden)?;
+    let bias = vec![Some(w.vector(&name("router.bias"), count)?)];
+    let logits = g.tensor("router", count, Rows::Tokens);
+    g.push("router", Op::Linear { x: h, parts: vec![router], bias, out: logits, accumulate: false });
+    // A softmax of the chosen alone is one of all, divided by the sum of the chosen.
+    let routing = g.route(logits, Router::plain(config.top, Scoring::Softmax));
+
+    let fused = name("experts.gate_up_proj");
+    let split = [name("experts.gate_proj.weight"), name("experts.up_proj.weight")];
+    let split = [split[0].as_str(), split[1].as_str()];
+    let gate_up = w.gate_up(&GateUpNames { fused: &fused, transposed: true, split }, count, ffn, hidden)?;
+    let apart = [name("experts.gate_proj.bias"), name("experts.up_proj.bias")];
+    let apart = gate_up.split.then_some([apart[0].as_str(), apart[1].as_str()]);
+    let bias = w.gate_up_bias(&name("experts.gate_up_proj_bias"), apart, count, ffn)?;
+    let up = g.experts_biased("experts_gate_up", h, routing, gate_up.matrix, Some(bias), 2 * ffn);
+    let gate = ClampedGate { limit: config.limit, alpha: config.alpha, interleaved: !gate_up.split };
+    let gated = g.clamped_gate(up, gate);
+
+    let down = if gate_up.split { "experts.down_proj.weight" } else { "experts.down_proj" };
+    let bias = if gate_up.split { "experts.down_proj.bias" } else { "experts.down_proj_bias" };
+    let down = w.stack(&name(down), true, count, hidden, ffn)?;
+    let bias = w.vector(&name(bias), count * hidden)?;
+    let down = g.experts_biased("experts_down", gated, routing, down, Some(bias), hidden);
+    g.combine_add(down, routing, x);
+    Ok(())
+}

@@ -1,0 +1,120 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+use super::*;
+use serde_json::json;
+
+fn of(block: Value) -> Quantization {
+    read("quantization_config", &block).unwrap()
+}
+
+fn linear(quantization: &Quantization, module: &str) -> Option<Scheme> {
+    quantization.scheme(module, Module::Linear, 128).unwrap()
+}
+
+const NVFP4: Option<Scheme> = Some(Scheme::Packed(Format::Nvfp4Scaled));
+const FP8: Option<Scheme> = Some(Scheme::Packed(Format::Fp8));
+
+#[test]
+fn globs_match_whole_names_and_whole_components() {
+    for (glob, text, expected) in [
+        ("lm_head", "lm_head", true),
+        ("mtp*", "mtp.layers.0.x", true),
+        ("a.*.c", "a.b.b.c", true),
+        ("a.*.c", "a.b.b.d", false),
+        ("*", "", true),
+        ("**a*", "bab", true),
+    ] {
+        assert_eq!(glob_matches(glob, text), expected, "{glob} {text}");
+    }
+    let pattern = Pattern::Glob("layers.1".into());
+    assert!(pattern.matches("layers.1.up") && !pattern.matches("layers.10.up"));
+}
+
+#[test]
+fn mlx_entries_without_a_mode_are_affine() {
+    let q = of(json!({"group_size": 16, "bits": 4, "mode": "nvfp4",
+        "a.gate": {"group_size": 64, "bits": 8}, "b": false}));
+    assert_eq!(linear(&q, "x"), Some(Scheme::Packed(Format::Nvfp4)));
+    assert_eq!(linear(&q, "a.gate"), Some(Scheme::Affine { bits: 8, group: 64 }));
+    assert_eq!(linear(&q, "b"), None);
+    assert_eq!(q.scheme("x", Module::Linear, 24).unwrap(), None);
+    assert!(q.scheme("e", Module::Embedding, 32).unwrap().is_some());
+    assert!(q.scheme("e", Module::Parameter, 32).unwrap().is_none());
+    assert!(q.check("a.gate", 64, Format::Nvfp4).is_err());
+    assert!(q.check("x", 64, Format::Nvfp4Scaled).is_ok());
+}
+
+#[test]
+fn modelopt_says_by_algorithm_or_by_module() {
+    let q = of(json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.attn*"]}));
+    assert_eq!((linear(&q, "l.0.up"), linear(&q, "lm_head"), linear(&q, "l.0.attn.q")), (NVFP4, None, None));
+    assert_eq!(q.scheme("e", Module::Embedding, 32).unwrap(), None);
+    let q = of(json!({"quant_algo": "MIXED_PRECISION", "quantized_layers": {
+        "l.0.experts": {"quant_algo": "W4A16_NVFP4", "group_size": 16}, "l.0.q": {"quant_algo": "FP8"}}}));
+    assert_eq!(
+        (linear(&q, "l.0.experts.7.up"), linear(&q, "l.0.q"), linear(&q, "l.1.q")),
+        (NVFP4, FP8, None)
+    );
+    assert!(q.scheme("l.0.experts", Module::Linear, 24).is_err());
+}
+
+#[test]
+fn mxfp4_is_of_experts_alone() {
+    let q = of(json!({"quant_method": "mxfp4", "modules_to_not_convert": ["l.*.attn", "l.1.mlp.experts"]}));
+    let mxfp4 = Some(Scheme::Packed(Format::Mxfp4));
+    assert_eq!(linear(&q, "l.0.mlp.experts.up"), mxfp4);
+    for plain in ["l.0.attn.q", "l.0.mlp.router", "lm_head", "l.1.mlp.experts.up"] {
+        assert_eq!(linear(&q, plain), None, "{plain}");
+    }
+    assert!(q.scheme("l.0.mlp.experts", Module::Linear, 48).is_err());
+    assert!(read("q", &json!({"quant_method": "mxfp4", "modules_to_not_convert": "lm_head"})).is_err());
+}
+
+#[test]
+fn compressed_tensors_target_classes_names_and_patterns() {
+    let nvfp4 = json!({"num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group"});
+    let fp8 = json!({"num_bits": 8, "type": "float", "strategy": "channel"});
+    let q = of(json!({"quant_method": "compressed-tensors", "ignore": ["re:.*gate$", "lm_head"],
+        "config_groups": {"a": {"targets": ["Linear"], "weights": nvfp4},
+            "b": {"targets": ["re:l\\.\\d+\\.attn\\."], "weights": fp8}}}));
+    assert_eq!((linear(&q, "l.0.up"), linear(&q, "l.0.gate"), linear(&q, "lm_head")), (NVFP4, None, None));
+    assert_eq!((linear(&q, "l.12.attn.q"), linear(&q, "x.l.1.attn.q")), (FP8, NVFP4));
+}
+
+#[test]
+fn what_has_no_kernels_is_refused_and_what_contradicts_itself_too() {
+    let group = |weights: Value| {
+        json!({"quant_method": "compressed-tensors",
+        "config_groups": {"g": {"targets": ["Linear"], "weights": weights}}})
+    };
+    for block in [
+        json!({"quant_method": "gptq", "bits": 4}),
+        json!({"quant_method": "awq"}),
+        json!({"quant_method": "bitnet"}),
+        json!({"quant_method": "fp8", "weight_block_size": [128, 128]}),
+        json!({"load_in_4bit": true}),
+        json!({"bits": 7, "group_size": 64}),
+        json!({"bits": 4, "group_size": 16}),
+        json!({"mode": "mxfp6", "bits": 6}),
+        json!({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}),
+        group(json!({"num_bits": 4, "type": "int", "group_size": 128})),
+        group(json!({"num_bits": 8, "type": "float", "strategy": "block"})),
+        json!({"quant_method": "compressed-tensors", "ignore": ["re:(?=x)"], "config_groups": {}}),
+    ] {
+        let error = read("q", &block).unwrap_err();
+        assert!(matches!(error, ModelError::Unsupported { .. }), "{block}: {error}");
+    }
+    for block in [
+        json!("mxfp4"),
+        json!({"mode": "nvfp4", "bits": 8}),
+        json!({"mode": 4, "bits": 8}),
+        json!({"bits": "four"}),
+        json!({"quant_algo": "NVFP4", "group_size": 32}),
+        json!({"quant_algo": "MIXED_PRECISION"}),
+        json!({"quant_algo": "FP8", "ignore": "lm_head"}),
+        json!({"quant_method": "compressed-tensors"}),
+        json!({"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Linear"]}}}),
+    ] {
+        let error = read("q", &block).unwrap_err();
+        assert!(matches!(error, ModelError::Field { .. }), "{block}: {error}");
+    }
+}
