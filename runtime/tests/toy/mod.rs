@@ -87,7 +87,7 @@ pub fn matrix(format: Format, cols: u32, experts: u32, pieces: Vec<Piece>) -> Ma
 }
 
 pub fn vector(tensor: &str, len: u32, format: Format, transform: Transform) -> Vector {
-    Vector { tensor: tensor.into(), len, format, transform }
+    Vector { tensor: tensor.into(), len, format, transform, joined: None }
 }
 
 pub fn model(matrices: Vec<Matrix>, vectors: Vec<Vector>) -> Model {
