@@ -25,6 +25,8 @@ pub const HEADER_LOGIT_ROWS: u32 = 1;
 pub const HEADER_KV_MAX: u32 = 2;
 /// Header word of the number of entries of tile table 0; table `i` is at `HEADER_TILES + i`.
 pub const HEADER_TILES: u32 = 4;
+/// Header word that is always 0.
+pub const HEADER_ZERO: u32 = 15;
 /// Tile tables a layout may have.
 pub const MAX_TILE_TABLES: usize = 8;
 /// Words of one tile entry.

@@ -71,6 +71,28 @@ fn params_members(name: &str, module: &Module) -> usize {
     members.len()
 }
 
+/// The texts that software drivers get are the same kernels, with the parameters in a variable.
+#[test]
+fn every_kernel_has_a_text_with_opaque_parameters() {
+    for kernel in Kernel::variants() {
+        let (name, plain) = (kernel.name(), kernel.wgsl());
+        let wgsl = plimsoll_kernels::shader::opaque_params(&plain);
+        assert_eq!(wgsl.lines().count(), plain.lines().count() + 3, "{name}");
+        let module = naga::front::wgsl::parse_str(&wgsl)
+            .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&wgsl)));
+        let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+        if uses_subgroups(&wgsl) {
+            capabilities |= Capabilities::SUBGROUP;
+        }
+        Validator::new(ValidationFlags::all(), capabilities)
+            .validate(&module)
+            .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&wgsl)));
+        let (space, _) = binding(&module, 0).unwrap_or_else(|| panic!("{name}: no parameters"));
+        assert_eq!(space, AddressSpace::Uniform, "{name}");
+        assert!(workgroup_bytes(&module) <= Limits::webgpu_default().max_compute_workgroup_storage_size);
+    }
+}
+
 #[test]
 fn names_are_unique_and_both_feature_sets_are_there() {
     let all = Kernel::variants();

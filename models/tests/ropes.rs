@@ -135,3 +135,23 @@ fn what_no_rotation_can_be_is_named() {
     let error = read(&with("mscale", json!(0.7)), spelling(32, None)).unwrap_err();
     assert!(matches!(error, ModelError::Unsupported { .. }), "{error}");
 }
+
+/// What stands under the name of a block and is none is a mistake, not the default.
+#[test]
+fn blocks_of_another_kind_are_refused() {
+    for wrong in [json!("x"), json!(-1), json!([]), json!(true)] {
+        for config in [
+            json!({"model_type": "x", "rope_scaling": wrong}),
+            json!({"model_type": "x", "rope_parameters": wrong}),
+            json!({"model_type": "x", "rope_parameters": {"full_attention": wrong}}),
+        ] {
+            let error = read(&config, spelling(32, None)).unwrap_err();
+            assert!(matches!(error, ModelError::Field { .. }), "{config}: {error}");
+        }
+    }
+    for wrong in [json!(3), json!([]), json!(0.5)] {
+        let config = json!({"model_type": "x", "rope_scaling": {"rope_type": wrong, "factor": 8.0}});
+        let error = read(&config, spelling(32, None)).unwrap_err();
+        assert!(matches!(error, ModelError::Field { .. }), "{config}: {error}");
+    }
+}

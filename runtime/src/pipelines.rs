@@ -78,7 +78,9 @@ fn compile(
 ) -> Result<wgpu::ComputePipeline, RuntimeError> {
     let name = kernel.name();
     let what = || format!("kernel {name}");
-    let wgsl = device.faults().mutated(kernel, kernel.wgsl());
+    let wgsl = kernel.wgsl();
+    let wgsl = if device.profile().cpu { plimsoll_kernels::shader::opaque_params(&wgsl) } else { wgsl };
+    let wgsl = device.faults().mutated(kernel, wgsl);
     let module = device.create(what, |d| {
         d.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(&name),

@@ -47,8 +47,9 @@ impl Spelling<'_> {
     /// # Errors
     /// When a field is of another kind or out of range, or the scaling is of a type that has no formula here.
     pub fn rope(&self, fields: &Fields<'_>) -> Result<Rope, ModelError> {
-        let parameters = fields.get("rope_parameters");
-        let nested = parameters.and_then(|p| p.get(self.layer_type)).filter(|p| p.is_object());
+        let parameters = object("rope_parameters", fields.get("rope_parameters"))?;
+        let nested = parameters.and_then(|p| p.get(self.layer_type)).filter(|p| !p.is_null());
+        let nested = object(self.layer_type, nested)?;
         let block = nested.or(parameters);
         let stated = |key: &str| block.and_then(|b| b.get(key)).filter(|v| !v.is_null());
         let theta = match stated("rope_theta") {
@@ -56,8 +57,11 @@ impl Spelling<'_> {
             None => fields.float(self.old_theta, Some(self.default_theta))?,
         };
         let theta = positive(self.old_theta, theta)?;
-        let block = block.or_else(|| fields.get("rope_scaling"));
-        let kind = block.map_or("default", kind);
+        let block = match block {
+            Some(block) => Some(block),
+            None => object("rope_scaling", fields.get("rope_scaling"))?,
+        };
+        let kind = block.map_or(Ok("default"), kind)?;
 
         let key = "partial_rotary_factor";
         let share = match stated(key) {
@@ -95,8 +99,24 @@ impl Spelling<'_> {
 }
 
 /// What a block calls its scaling.
-fn kind(block: &Value) -> &str {
-    block.get("rope_type").or_else(|| block.get("type")).and_then(Value::as_str).unwrap_or("default")
+fn kind(block: &Value) -> Result<&str, ModelError> {
+    let stated = |key: &str| block.get(key).filter(|v| !v.is_null());
+    match stated("rope_type").or_else(|| stated("type")) {
+        None => Ok("default"),
+        Some(value) => value.as_str().ok_or_else(|| {
+            ModelError::field("rope_type", "a string", crate::error::quoted(&value.to_string()))
+        }),
+    }
+}
+
+/// A block of fields, if it is there: anything else under its name is a mistake, not the default.
+fn object<'v>(key: &str, value: Option<&'v Value>) -> Result<Option<&'v Value>, ModelError> {
+    match value {
+        Some(other) if !other.is_object() => {
+            Err(ModelError::field(key, "an object", crate::error::quoted(&other.to_string())))
+        }
+        value => Ok(value),
+    }
 }
 
 /// One `rope_scaling` block of type `kind`.
