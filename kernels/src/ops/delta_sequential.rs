@@ -17,7 +17,7 @@ pub struct Variant {
     pub lanes: u32,
     /// Lanes that share a column.
     pub parts: u32,
-    /// The workgroup is [`LANES`] lanes of one subgroup with whole columns; each loads an eighth of q and k and hands
+    /// The workgroup is 8 lanes of one subgroup with whole columns; each loads an eighth of q and k and hands
     /// it to the others.
     pub broadcast: bool,
 }
