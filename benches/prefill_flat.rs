@@ -1,5 +1,6 @@
-//! Prefill of the bundled model at prompts of 256 to 16,384 tokens, on one runtime that was admitted for the longest:
-//! tokens a second should stay flat, because only its two attention layers see the whole past. Run with
+//! Prefill at prompts of 256 to 16,384 tokens, on one runtime that was admitted for the longest: a pure Mamba2 model,
+//! whose tokens a second stay flat, and the bundled hybrid, whose two attention layers do more work for each later
+//! token. Before and after each length the process's memory is printed, which stays where it is. Run with
 //! `cargo bench --profile dev --bench prefill_flat`; PLIMSOLL_BENCH_TOP=2048 ends the sweep there.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,6 +8,7 @@
 mod support;
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use plimsoll::{Checkpoint, Model};
 use plimsoll_kernels::KvFormat;
 use plimsoll_runtime::{DeviceOptions, Wanted};
 use std::time::Duration;
@@ -22,18 +24,32 @@ fn top() -> u32 {
     set.map_or(CONTEXT, |text| text.parse().expect("PLIMSOLL_BENCH_TOP: tokens")).min(CONTEXT)
 }
 
+/// What the process holds now, in kB, where the system says it.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 fn prefill(c: &mut Criterion) {
+    let (checkpoint, model) = support::open(&support::data("golden/mamba2"));
+    sweep(c, "prefill of a pure Mamba2 model", &checkpoint, &model);
     let opened = plimsoll::demo().unwrap();
-    let vocab = opened.model.vocab;
+    sweep(c, "prefill of plimsoll-demo", &opened.checkpoint, &opened.model);
+}
+
+fn sweep(c: &mut Criterion, name: &str, checkpoint: &Checkpoint, model: &Model) {
+    let vocab = model.vocab;
     let asked = geometry(CONTEXT, 1, CHUNK as u32, KvFormat::F16, 1);
-    let mut loaded = Loaded::new(&opened.checkpoint, &opened.model, &DeviceOptions::default(), &asked);
-    let mut group = c.benchmark_group("prefill of plimsoll-demo");
+    let mut loaded = Loaded::new(checkpoint, model, &DeviceOptions::default(), &asked);
+    let mut group = c.benchmark_group(name);
     // One prompt is one sample: ten are the least that criterion takes.
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
     group.warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_millis(1));
     let lengths = (8..).map(|power| 1u32 << power).take_while(|&tokens| tokens <= top());
     for tokens in lengths {
         let ids: Vec<u32> = (0..tokens).map(|i| i.wrapping_mul(7919).wrapping_add(11) % vocab).collect();
+        eprintln!("{name}, {tokens} tokens: resident {:?} kB before", resident());
         group.throughput(Throughput::Elements(tokens.into()));
         group.bench_with_input(BenchmarkId::from_parameter(tokens), &ids, |b, ids| {
             b.iter(|| {
@@ -44,6 +60,7 @@ fn prefill(c: &mut Criterion) {
                 }
             });
         });
+        eprintln!("{name}, {tokens} tokens: resident {:?} kB after", resident());
     }
     group.finish();
 }
