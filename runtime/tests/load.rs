@@ -287,7 +287,10 @@ fn the_books_and_the_counters_agree_with_the_plan() {
     assert_eq!(whole.keys().copied().collect::<Vec<_>>(), ["a", "b", "c", "parameters", "v", "w"]);
     assert!(whole.values().all(|(done, total)| done == total), "{whole:?}");
     assert_eq!(whole["c"], (512, 512));
-    assert!(seen.iter().filter(|s| s.0 == "a").count() > 1, "a tensor larger than the staging comes in parts");
+    assert!(
+        seen.iter().filter(|s| s.0 == "a").count() > 1,
+        "a tensor larger than the staging comes in parts"
+    );
 
     let created = device.totals().created;
     for i in 0..200 {
