@@ -38,7 +38,7 @@ impl Golden {
 }
 
 /// The last rows of what was computed against the rows that are known.
-fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) {
+pub fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) {
     assert!(got.len() >= expected.len(), "{what}: {} rows", got.len());
     for (i, (got, expected)) in got[got.len() - expected.len()..].iter().zip(expected).enumerate() {
         let distance = distance(got, expected);
