@@ -1,28 +1,32 @@
 //! These families from GGUF metadata, and what public writers do to the values.
 //!
 //! Established from the text of llama.cpp's writer (`conversion/qwen.py`, `conversion/base.py`, names by gguf-py's
-//! `tensor_mapping.py`) and reader (`src/models/qwen3moe.cpp`, `qwen3next.cpp`, `qwen35.cpp`, `qwen35moe.cpp`), and of
-//! Ollama's writer (`convert_qwen3next.go`), which does the same to the values:
+//! `tensor_mapping.py`) and reader (`src/models/qwen3moe.cpp`, `qwen3next.cpp`, `qwen35.cpp`, `qwen35moe.cpp`), which
+//! agree; Ollama's writer (`convert_qwen3next.go`) does the same to the values. A float64 forward pass written after that
+//! reader answers files written after that writer as the reference answers their sources (`tests/golden/qwen_gguf.py`).
 //!
-//! | tensor | value | undone |
+//! | tensor | its values | here |
 //! |---|---|---|
-//! | norms of qwen3next, qwen35, qwen35moe, but for the gated one | `1 + w` | no 1 is added (`Names::one_is_added`) |
-//! | norms of qwen3moe | as they are | |
-//! | `ssm_a` `[Hv]` | `−exp(A_log)` | it is read as it is (`Names::a_is_log`) |
-//! | `ssm_dt.bias` `[Hv]` | `dt_bias` | (Ollama calls it `ssm_dt`) |
+//! | norms of qwen3next, qwen35 and qwen35moe, but for the gated one | `1 + w` | no 1 is added |
+//! | norms of qwen3moe | as published | |
+//! | `ssm_a` `[Hv]` | `−exp(A_log)` | read as it is |
+//! | `ssm_dt.bias` `[Hv]`; Ollama's `ssm_dt` | `dt_bias` | |
 //! | `ssm_conv1d` `[channels, taps]` | the dimension of 1 is gone | |
-//! | `attn_q` of gated attention | as it is: each head has its query, then its gate | |
-//! | qwen3next: `attn_qkv`, `attn_gate` | all q, k, v; all z: taken apart by key heads | they are read whole |
-//! | qwen3next, older files: `ssm_in` | as it is, by key heads (the reader still knows it) | rows are gathered |
-//! | qwen3next: `ssm_ba` | as it is, by key heads | rows are gathered |
-//! | qwen35, qwen35moe: value heads, in the rows of v in `attn_qkv`, in `attn_gate`, `ssm_alpha`, `ssm_beta`, `ssm_a`, `ssm_dt.bias`, the channels of v in `ssm_conv1d`, and the columns of `ssm_out` | head `k·R + r` of `Hg × R` stands at `r·Hg + k` | they stay there, and head `h` reads key head `h mod Hg` |
-//! | experts | stacks `[E, rows, cols]`, or gates and ups in one (`ffn_gate_up_exps`, gates first) | |
-//! | `ffn_gate_inp_shexp` | `[1, D]`; `[D]` once it was rewritten by the quantiser | either is one row |
-//! | rotations | no rows are permuted: halves of the first `rope.dimension_count` channels | |
-//! | `rope.dimension_sections` | the pairs of time, height and width (and 0) | of no effect on text |
-//! | draft layers | last among the blocks, `nextn_predict_layers` of them | left out |
+//! | `attn_q` of gated attention | as published: each head has its query, then its gate | rows are gathered |
+//! | qwen3next's `attn_qkv` and `attn_gate` | all q, k and v; all z | read whole |
+//! | qwen3next's `ssm_in`, in older files instead | as published, grouped by key heads | rows are gathered |
+//! | qwen3next's `ssm_ba` | as published, grouped by key heads | rows are gathered |
+//! | `ffn_*_exps` | stacks `[E, rows, cols]`; gates and ups perhaps in one, gates first | |
+//! | `ffn_gate_inp_shexp` | `[1, D]`; `[D]` once the quantiser has rewritten it | either is one row |
+//! | `rope.dimension_sections` | the pairs of time, height, width, and 0 | without effect on text |
+//! | draft layers | the last `nextn_predict_layers` of the blocks | left out |
 //!
-//! The columns of `ssm_out` could not be put back in a quantised file: blocks of 256 weights span heads of 128.
+//! No rows are permuted for the rope: halves of the first `rope.dimension_count` channels turn.
+//!
+//! In qwen35 and qwen35moe, value heads come to take turns: head `k·R + r` of the `Hg × R` that checkpoints group by key
+//! heads stands at `r·Hg + k`, in the rows of v in `attn_qkv`, in `attn_gate`, `ssm_alpha`, `ssm_beta`, `ssm_a` and
+//! `ssm_dt.bias`, in the channels of v in `ssm_conv1d` and in the columns of `ssm_out`. There they stay, and head `h`
+//! reads key head `h mod Hg`: columns cannot be put back in a quantised file, where blocks of 256 weights span heads of 128.
 //!
 //! `norm_topk_prob` is not written, and the reader always normalises: so does this, unless a file states otherwise.
 //! Layers are all of one kind there: experts in each of the mixtures, none in qwen35.
