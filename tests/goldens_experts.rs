@@ -20,6 +20,11 @@ fn mlx_qwen3_moe_4bit() {
 }
 
 #[test]
+fn gguf_qwen3_moe() {
+    run("gguf_qwen3_moe", "model.gguf");
+}
+
+#[test]
 fn gpt_oss() {
     run("gpt_oss", "");
 }

@@ -170,6 +170,10 @@ pub struct Delta {
     pub eps: f32,
     /// Where `S` lives.
     pub state: StateId,
+    /// Value heads take turns: head `h` uses key head `h mod Hg`. Else those of a key head stand together, and `h` uses
+    /// `h / (Hv/Hg)`.
+    #[serde(default)]
+    pub tiled: bool,
 }
 
 /// A product with another tensor.

@@ -186,6 +186,7 @@ impl<'a> Lowering<'a> {
         for (segment, slots) in self.live(layer) {
             let args = delta::Args {
                 shape,
+                tiled: op.tiled,
                 qkv_stride: self.width(qkv),
                 a_column: op.a_column,
                 b_column: op.b_column,

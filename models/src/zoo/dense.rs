@@ -260,10 +260,10 @@ pub fn rope_from_gguf(
     let base = format!("{arch}.rope.freq_base");
     let theta = positive(&base, meta.opt_f64(&base)?.unwrap_or(default_theta))?;
     let rotated = gguf_size(meta, &format!("{arch}.rope.dimension_count"))?.unwrap_or(head_dim);
-    if rotated > head_dim {
+    if rotated > head_dim || !rotated.is_multiple_of(2) {
         return Err(ModelError::field(
             format!("{arch}.rope.dimension_count"),
-            format!("at most the head size {head_dim}"),
+            format!("an even number up to the head size {head_dim}"),
             rotated.to_string(),
         ));
     }

@@ -91,6 +91,21 @@ impl<'a> Weights<'a> {
         self.add(tensor, rows, cols, Module::Parameter)
     }
 
+    /// A matrix `[1, cols]`, which writers may store as a vector.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn row(&mut self, tensor: &str, cols: u32) -> Result<MatrixId, ModelError> {
+        let flat = self.checkpoint.tensor(tensor).filter(|info| info.shape == [u64::from(cols)]);
+        match flat.and_then(|info| info.dtype.format()) {
+            None => self.matrix(tensor, 1, cols),
+            Some(format) => {
+                let source = Source::tensor(tensor, 1);
+                Ok(self.push(tensor, Matrix { source, rows: 1, cols, format, experts: 1 }))
+            }
+        }
+    }
+
     fn add(&mut self, tensor: &str, rows: u32, cols: u32, kind: Module) -> Result<MatrixId, ModelError> {
         let wanted = Wanted { experts: None, rows, cols };
         let (format, source) = if self.is_bare() {
