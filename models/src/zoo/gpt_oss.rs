@@ -180,7 +180,8 @@ fn experts(
     let fused = name("experts.gate_up_proj");
     let split = [name("experts.gate_proj.weight"), name("experts.up_proj.weight")];
     let split = [split[0].as_str(), split[1].as_str()];
-    let gate_up = w.gate_up(&GateUpNames { fused: &fused, transposed: true, split }, count, ffn, hidden)?;
+    let names = GateUpNames { fused: &fused, transposed: true, split, separate: None };
+    let gate_up = w.gate_up(&names, count, ffn, hidden)?;
     let apart = [name("experts.gate_proj.bias"), name("experts.up_proj.bias")];
     let apart = gate_up.split.then_some([apart[0].as_str(), apart[1].as_str()]);
     let bias = w.gate_up_bias(&name("experts.gate_up_proj_bias"), apart, count, ffn)?;

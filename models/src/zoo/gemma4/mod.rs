@@ -223,7 +223,7 @@ impl Builder<'_> {
         let fused = self.bare(number, "experts.gate_up_proj");
         let gate = self.named(number, "experts.switch_glu.gate_proj");
         let up = self.named(number, "experts.switch_glu.up_proj");
-        let names = GateUpNames { fused: &fused, transposed: false, split: [&gate, &up] };
+        let names = GateUpNames { fused: &fused, transposed: false, split: [&gate, &up], separate: None };
         let gate_up = self.w.gate_up(&names, experts, width, hidden)?;
         let down = match gate_up.split {
             true => self.named(number, "experts.switch_glu.down_proj"),

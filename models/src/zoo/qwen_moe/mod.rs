@@ -11,7 +11,7 @@ mod names;
 use super::Architecture;
 use super::mamba::linear;
 use super::nemotron_h::Moe;
-use super::weights::{ExpertNames, GatedNames, Weights};
+use super::weights::{ExpertNames, GateUpNames, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::graph::{
@@ -322,12 +322,13 @@ impl Builder<'_> {
 
         let stacked = |name: &str| format!("{module}.switch_mlp.{name}_proj.weight");
         let separate = |expert: u32, name: &str| format!("{module}.experts.{expert}.{name}_proj.weight");
-        let names = GatedNames {
-            joined: &format!("{module}.experts.gate_up_proj"),
-            stacked: [&stacked("gate"), &stacked("up")],
-            separate: &|expert, part| separate(expert, if part == 0 { "gate" } else { "up" }),
+        let names = GateUpNames {
+            fused: &format!("{module}.experts.gate_up_proj"),
+            transposed: false,
+            split: [&stacked("gate"), &stacked("up")],
+            separate: Some(&|expert, part| separate(expert, if part == 0 { "gate" } else { "up" })),
         };
-        let gate_up = self.w.gated_experts(&names, moe.experts, moe.width, hidden)?;
+        let gate_up = self.w.gate_up(&names, moe.experts, moe.width, hidden)?.matrix;
         let all = [format!("{module}.experts.down_proj"), stacked("down")];
         let one = |expert: u32| separate(expert, "down");
         let names = ExpertNames { stacked: &all, separate: Some(&one) };
