@@ -60,3 +60,18 @@ fn mlx_gemma4_moe_nvfp4() {
 fn mlx_gemma4_ple_mxfp8() {
     run("mlx_gemma4_ple_mxfp8", "");
 }
+
+#[test]
+fn gguf_gemma4_dense() {
+    run("gguf_gemma4_dense", "model.gguf");
+}
+
+#[test]
+fn gguf_gemma4_moe() {
+    run("gguf_gemma4_moe", "model.gguf");
+}
+
+#[test]
+fn gguf_gemma4_ple() {
+    run("gguf_gemma4_ple", "model.gguf");
+}
