@@ -4,7 +4,7 @@
 mod golden_runs;
 mod support;
 
-use golden_runs::run;
+use golden_runs::{run, run_as_it_is};
 
 #[test]
 fn qwen3_moe() {
@@ -63,15 +63,25 @@ fn mlx_gemma4_ple_mxfp8() {
 
 #[test]
 fn gguf_gemma4_dense() {
-    run("gguf_gemma4_dense", "model.gguf");
+    run_as_it_is("gguf_gemma4_dense", "model.gguf");
 }
 
 #[test]
 fn gguf_gemma4_moe() {
-    run("gguf_gemma4_moe", "model.gguf");
+    run_as_it_is("gguf_gemma4_moe", "model.gguf");
 }
 
 #[test]
 fn gguf_gemma4_ple() {
-    run("gguf_gemma4_ple", "model.gguf");
+    run_as_it_is("gguf_gemma4_ple", "model.gguf");
+}
+
+#[test]
+fn gguf_gpt_oss() {
+    run("gguf_gpt_oss", "model.gguf");
+}
+
+#[test]
+fn gguf_gpt_oss_mxfp4() {
+    run_as_it_is("gguf_gpt_oss_mxfp4", "model.gguf");
 }
