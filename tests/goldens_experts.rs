@@ -4,7 +4,7 @@
 mod golden_runs;
 mod support;
 
-use golden_runs::{Golden, check, run};
+use golden_runs::{Golden, check, run, run_as_it_is};
 use plimsoll_kernels::KvFormat;
 use plimsoll_runtime::{DeviceOptions, Stepper};
 use support::{Loaded, data, geometry, open};
@@ -69,6 +69,7 @@ fn mlx_gemma4_ple_mxfp8() {
     run("mlx_gemma4_ple_mxfp8", "");
 }
 
+<<<<<<< HEAD
 /// The vectors of this model fit one binding only just: with a smaller one they stand in two, and answer alike.
 #[test]
 fn vectors_in_two_windows() {
@@ -87,4 +88,29 @@ fn vectors_in_two_windows() {
         loaded(&DeviceOptions { max_binding: Some(bytes - 4), ..DeviceOptions::default() });
     assert_eq!(windows, 2);
     check("vectors in two windows", &cut.feed(0, 0, &ids, 4), &expected);
+=======
+#[test]
+fn gguf_gemma4_dense() {
+    run_as_it_is("gguf_gemma4_dense", "model.gguf");
+}
+
+#[test]
+fn gguf_gemma4_moe() {
+    run_as_it_is("gguf_gemma4_moe", "model.gguf");
+}
+
+#[test]
+fn gguf_gemma4_ple() {
+    run_as_it_is("gguf_gemma4_ple", "model.gguf");
+}
+
+#[test]
+fn gguf_gpt_oss() {
+    run("gguf_gpt_oss", "model.gguf");
+}
+
+#[test]
+fn gguf_gpt_oss_mxfp4() {
+    run_as_it_is("gguf_gpt_oss_mxfp4", "model.gguf");
+>>>>>>> gemmagguf
 }

@@ -13,14 +13,16 @@ from gguf import GGUFReader, GGUFWriter, quants
 DATA = Path(__file__).resolve().parent.parent / "data" / "golden"
 
 
-def read_safetensors(path):
-    """name -> (float32 array, stored type)."""
+def read_safetensors(path, skip=()):
+    """name -> (float32 array, stored type), but for the names to skip."""
     raw = path.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     header = json.loads(raw[8 : 8 + length])
     header.pop("__metadata__", None)
     out = {}
     for name, info in header.items():
+        if name in skip:
+            continue
         start, end = (8 + length + o for o in info["data_offsets"])
         data = raw[start:end]
         if info["dtype"] == "BF16":

@@ -118,10 +118,10 @@ impl Dense {
     }
 
     /// Sizes that contradict each other, or are beyond anything real, are found before anything is planned.
-    fn checked(self) -> Result<Self, ModelError> {
+    pub(super) fn checked(self) -> Result<Self, ModelError> {
         let AttentionShape { heads, kv_heads, head_dim } = self.shape;
         for (key, value, most) in [
-            ("layers", self.layers, 4096),
+            ("layers", self.layers, MAX_LAYERS),
             ("attention heads", heads, 1 << 16),
             ("KV heads", kv_heads, 1 << 16),
             ("head size", head_dim, 1 << 16),
@@ -233,6 +233,19 @@ pub fn gguf_per_layer(meta: &Metadata, key: &str, layers: u32) -> Result<Option<
         ));
     }
     all.into_iter().map(|n| if n == 0 { Ok(0) } else { bounded(key, n) }).collect::<Result<_, _>>().map(Some)
+}
+
+/// More than any model has, and few enough to keep something for each.
+const MAX_LAYERS: u32 = 4096;
+
+/// How many layers GGUF metadata state.
+pub(super) fn gguf_layers(meta: &Metadata, arch: &str) -> Result<u32, ModelError> {
+    let key = format!("{arch}.block_count");
+    let layers = gguf_size(meta, &key)?.ok_or_else(|| missing(&key))?;
+    if layers > MAX_LAYERS {
+        return Err(ModelError::field(key, format!("1 to {MAX_LAYERS}"), layers.to_string()));
+    }
+    Ok(layers)
 }
 
 fn bounded(key: &str, value: u64) -> Result<u32, ModelError> {

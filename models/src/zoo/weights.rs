@@ -3,7 +3,6 @@
 mod slices;
 mod stacks;
 
-pub use slices::GatedNames;
 pub use stacks::{GateUp, GateUpNames};
 
 use super::packed::{self, Wanted};
@@ -144,7 +143,8 @@ impl<'a> Weights<'a> {
                 (name, format, source)
             }
             (None, Some(separate)) => {
-                let (format, source) = self.separate_experts(separate, experts, rows, cols)?;
+                let wanted = Wanted { experts: None, rows, cols };
+                let (format, source) = self.separate_experts(separate, experts, wanted)?;
                 (separate(0), format, source)
             }
             (stacked, _) => {
@@ -192,15 +192,13 @@ impl<'a> Weights<'a> {
         &self,
         separate: &dyn Fn(u32) -> String,
         experts: u32,
-        rows: u32,
-        cols: u32,
+        wanted: Wanted,
     ) -> Result<(Format, Source), ModelError> {
-        let wanted = Wanted { experts: None, rows, cols };
         let (mut format, mut pieces) = (None, Vec::new());
         for expert in 0..experts {
             let name = separate(expert);
             let found = packed::find(self.checkpoint, &name, wanted)?;
-            self.compare(&name, cols, found.format)?;
+            self.compare(&name, wanted.cols, found.format)?;
             if *format.get_or_insert(found.format) != found.format {
                 return Err(mixed(&name));
             }

@@ -12,7 +12,7 @@ mod names;
 use super::Architecture;
 use super::mamba::linear;
 use super::nemotron_h::Moe;
-use super::weights::{ExpertNames, GatedNames, Weights};
+use super::weights::{ExpertNames, GateUpNames, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::graph::{
@@ -342,15 +342,19 @@ impl Builder<'_> {
         let routing = self.g.route(logits, router);
 
         let stacks = self.names.stacks(layer);
-        let names = GatedNames {
-            joined: &stacks.gate_up,
-            stacked: [&stacks.parts[0], &stacks.parts[1]],
-            separate: &|expert, part| stacks.one(expert, part),
+        let one_by_one = stacks.separate.is_some();
+        let half = |expert: u32, part: usize| stacks.one(expert, part);
+        let half: Option<&dyn Fn(u32, usize) -> String> = if one_by_one { Some(&half) } else { None };
+        let names = GateUpNames {
+            fused: &stacks.gate_up,
+            transposed: false,
+            split: [&stacks.parts[0], &stacks.parts[1]],
+            separate: half,
         };
-        let gate_up = self.w.gated_experts(&names, moe.experts, moe.width, hidden)?;
+        let gate_up = self.w.gate_up(&names, moe.experts, moe.width, hidden)?.matrix;
         let all: Vec<String> = stacks.down.iter().chain([&stacks.parts[2]]).cloned().collect();
         let one = |expert: u32| stacks.one(expert, 2);
-        let one: Option<&dyn Fn(u32) -> String> = if stacks.separate.is_some() { Some(&one) } else { None };
+        let one: Option<&dyn Fn(u32) -> String> = if one_by_one { Some(&one) } else { None };
         let names = ExpertNames { stacked: &all, separate: one };
         let down = self.w.experts(&names, moe.experts, hidden, moe.width)?;
         let inner = self.g.experts("experts_gate_up", h, routing, gate_up, 2 * moe.width);
