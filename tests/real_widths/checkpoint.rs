@@ -97,7 +97,7 @@ impl Tensors {
                 let codes = f64::from(1u32 << bits);
                 let scale = deviation / ((codes * codes - 1.0) / 12.0).sqrt();
                 // MLX's scales may be negative.
-                let sign = |i: usize| if i % 2 == 0 { scale } else { -scale };
+                let sign = |i: usize| if i.is_multiple_of(2) { scale } else { -scale };
                 let scales: Vec<u16> = (0..SCALES).map(|i| bf16(sign(i) * spread(i))).collect();
                 let middle = |s: &u16| bf16(half::bf16::from_bits(*s).to_f64() * (1.0 - codes) / 2.0);
                 let offsets = scales.iter().map(middle).collect();
