@@ -139,7 +139,7 @@ impl Opened {
         &self,
         device: Device,
         admitted: Admitted,
-        progress: &mut (dyn FnMut(LoadProgress) + Send),
+        progress: &mut (dyn FnMut(LoadProgress<'_>) + Send),
     ) -> Result<Session, Error> {
         let tokenizer = self.tokenizer()?;
         Ok(Session::new(self.load_engine(device, admitted, progress)?, tokenizer))
@@ -179,7 +179,7 @@ impl Opened {
         &self,
         device: Device,
         admitted: Admitted,
-        progress: &mut (dyn FnMut(LoadProgress) + Send),
+        progress: &mut (dyn FnMut(LoadProgress<'_>) + Send),
     ) -> Result<Engine<Runtime>, Error> {
         let runtime = Runtime::load(device, &self.model, &self.checkpoint, admitted, progress)?;
         Ok(Engine::new(runtime)?)

@@ -210,12 +210,11 @@ fn scratch_follows_the_step_and_gives_way() {
 fn engine_bug_01_workspace_of_long_prompts() {
     let devices = devices();
     for (profile, _) in every_form(devices[0].profile(), &[64]) {
-        for (shape, chunk, lengths) in
-            [(shape(2, 4, 8, 1), 512, &[2048, 16_384][..]), (shape(8, 32, 32, 2), 512, &[2048])]
-        {
+        // A small layer and the bundled model's.
+        for (shape, chunk) in [(shape(2, 4, 8, 1), 512), (shape(8, 32, 32, 2), 512)] {
             let layer = Layer::new(shape, chunk, 1, 0);
             let workspace = ssd::scratch_words(&profile, &layer.args);
-            for &tokens in lengths {
+            for tokens in [2048, 16_384] {
                 let whole = Layer::new(shape, tokens, 1, 0);
                 let data = whole.step(&[run(0, 0, tokens)], 3);
                 let (expected, left) = data.expected();

@@ -331,6 +331,10 @@ pub struct Plan {
     pub programs: Vec<Program>,
 }
 
+/// What a load holds on the host beside [`Plan::staging_bytes`]: the tables of a step, what the graphics stack keeps of
+/// a buffer or a submit, and what the tasks of one batch pack with. A bound, held to by a test of loads from files.
+pub const LOAD_HOST: u64 = 2 << 20;
+
 impl Plan {
     /// Bytes of one segment.
     pub fn segment_bytes(&self, segment: Segment) -> u64 {
@@ -345,6 +349,12 @@ impl Plan {
     /// The most bytes there ever are: the steady state and the load's staging.
     pub fn load_peak(&self) -> u64 {
         self.total() + self.staging_bytes
+    }
+
+    /// The most bytes of its own that a host holds for the load, beside the device's: a second staging's worth in
+    /// which batches are packed, and [`LOAD_HOST`]. Checkpoints are mapped files, which the system may drop at will.
+    pub fn load_host(&self) -> u64 {
+        self.staging_bytes + LOAD_HOST
     }
 
     /// Candidates of a row of [`Program::top_k`].

@@ -98,6 +98,7 @@ pub struct Bytes {
     pub retained: u64,
     pub total: u64,
     pub load_peak: u64,
+    pub load_host: u64,
     pub kv_by_kind: KvBytes,
 }
 
@@ -333,6 +334,7 @@ pub fn bytes(plan: &Plan) -> Bytes {
         retained: 0,
         total: plan.total(),
         load_peak: plan.load_peak(),
+        load_host: plan.load_host(),
         kv_by_kind: by_kind,
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 
 /// How far a load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadProgress {
+pub enum LoadProgress<'a> {
     /// Pipelines compiled, of how many.
     Pipelines {
         /// Compiled.
@@ -25,11 +25,18 @@ pub enum LoadProgress {
         /// In all.
         total: usize,
     },
-    /// Bytes of weights on the device, of how many.
+    /// Bytes of weights on the device, of how many. Told for every tensor of each batch that was copied; packed
+    /// weights go by the name of their codes.
     Weights {
-        /// On the device.
+        /// The tensor, by its name in the checkpoint.
+        tensor: &'a str,
+        /// Bytes of the tensor on the device.
+        tensor_done: u64,
+        /// Bytes of the tensor in all, as the device keeps them.
+        tensor_total: u64,
+        /// Bytes of everything on the device.
         done: u64,
-        /// In all.
+        /// Bytes in all.
         total: u64,
     },
 }
@@ -75,7 +82,7 @@ impl Runtime {
         model: &Model,
         checkpoint: &Checkpoint,
         admitted: Admitted,
-        progress: &mut (dyn FnMut(LoadProgress) + Send),
+        progress: &mut (dyn FnMut(LoadProgress<'_>) + Send),
     ) -> Result<Self, RuntimeError> {
         let plan = admitted.plan();
         device.check("the device")?;
@@ -92,9 +99,7 @@ impl Runtime {
             }
         })?;
         let recordings = Recordings::new(&device, plan, &buffers, &pipelines)?;
-        weights::upload(&device, plan, model, checkpoint, &buffers, |done, total| {
-            progress(LoadProgress::Weights { done, total });
-        })?;
+        weights::upload(&device, plan, model, checkpoint, &buffers, progress)?;
         tracing::info!(
             model = plan.model.name,
             bytes = plan.total(),

@@ -7,12 +7,12 @@ mod run;
 mod staging;
 
 use crate::buffers::Buffers;
-use crate::{Device, RuntimeError};
+use crate::{Device, LoadProgress, RuntimeError};
 use plimsoll_estimator::Plan;
 use plimsoll_estimator::plan::{ALIGN, View, WeightGroup};
 use plimsoll_kernels::Record;
 use plimsoll_models::checkpoint::Checkpoint;
-use plimsoll_models::model::{Matrix, Vector};
+use plimsoll_models::model::{Matrix, Piece, Vector};
 use plimsoll_models::{Model, ModelError};
 use run::{Form, Run};
 use staging::Staging;
@@ -85,8 +85,8 @@ fn values<'a>(checkpoint: &'a Checkpoint, vector: &Vector, name: &str) -> Result
     Ok(data)
 }
 
-/// Fills the plan's weights, vectors and parameters, and zeroes every other byte. `progress` is told the bytes on
-/// the device and of how many.
+/// Fills the plan's weights, vectors and parameters, and zeroes every other byte. `progress` is told the bytes of each
+/// tensor that are on the device.
 ///
 /// # Errors
 /// Errors of the checkpoint, of the staging buffer and of its submits.
@@ -96,7 +96,7 @@ pub(crate) fn upload(
     model: &Model,
     checkpoint: &Checkpoint,
     buffers: &Buffers,
-    mut progress: impl FnMut(u64, u64),
+    progress: &mut dyn FnMut(LoadProgress<'_>),
 ) -> Result<(), RuntimeError> {
     let params = params(plan);
     let written = written(plan, model)?;
@@ -107,15 +107,21 @@ pub(crate) fn upload(
     buffers.clear(plan, &mut encoder, &written)?;
     device.submit(encoder.finish())?;
 
+    let mut tensors = tensors(plan, model);
     let mut done = 0;
-    let mut flushed = |bytes: u64| {
+    let mut flushed = |run: &Run<'_>| {
+        let bytes = run.bytes() as u64;
         done += bytes;
-        progress(done, total);
+        if let Some((tensor_done, tensor_total)) = tensors.get_mut(run.origin.0) {
+            *tensor_done += bytes;
+            let (tensor, tensor_done, tensor_total) = (run.origin.0, *tensor_done, *tensor_total);
+            progress(LoadProgress::Weights { tensor, tensor_done, tensor_total, done, total });
+        }
     };
     staging.push(
         Run {
             form: Form::Raw(&params),
-            origin: ("parameters", Path::new("plan")),
+            origin: (PARAMETERS, Path::new("plan")),
             first: 0,
             units: plan.params.len(),
             to: ALIGN as usize,
@@ -131,10 +137,33 @@ pub(crate) fn upload(
         let view = View { offset: plan.vectors.offset + u64::from(word) * 4, ..plan.vectors };
         push_vector(&mut staging, vector, view, checkpoint, &mut flushed)?;
     }
-    let rest = staging.flush()?;
-    device.wait_idle()?;
-    flushed(rest);
-    Ok(())
+    staging.flush(&mut flushed)?;
+    device.wait_idle()
+}
+
+/// What the parameters of the plan are called beside the tensors of a checkpoint.
+const PARAMETERS: &str = "parameters";
+
+/// Bytes that the device has and will have of every tensor, by the name that its runs go by.
+fn tensors<'a>(plan: &Plan, model: &'a Model) -> HashMap<&'a str, (u64, u64)> {
+    let mut tensors = HashMap::from([(PARAMETERS, (0, plan.params.len() as u64 * ALIGN))]);
+    let mut add = |name: &'a str, bytes: u64| tensors.entry(name).or_default().1 += bytes;
+    for group in &plan.groups {
+        for matrix in group.matrices.iter().filter_map(|&id| model.matrix(id)) {
+            for piece in &matrix.source.pieces {
+                add(origin(piece), u64::from(piece.rows) * group.record.stride());
+            }
+        }
+    }
+    for vector in &model.vectors {
+        vector.tensors().for_each(|name| add(name, u64::from(vector.tensor_len()) * 4));
+    }
+    tensors
+}
+
+/// The tensor that a piece's rows go by: the codes, where other planes stand beside.
+fn origin(piece: &Piece) -> &str {
+    piece.planes.first().map_or("nothing", String::as_str)
 }
 
 /// The parameter slots, one after the other.
@@ -178,7 +207,7 @@ fn push_vector<'a>(
     vector: &'a Vector,
     view: View,
     checkpoint: &'a Checkpoint,
-    flushed: &mut dyn FnMut(u64),
+    flushed: &mut dyn FnMut(&Run<'a>),
 ) -> Result<(), RuntimeError> {
     let units = vector.joined.as_ref().map_or(vector.len, |j| j.run) as usize;
     let mut parts = Vec::new();
@@ -211,7 +240,7 @@ fn push_group<'a>(
     group: &WeightGroup,
     model: &'a Model,
     checkpoint: &'a Checkpoint,
-    flushed: &mut dyn FnMut(u64),
+    flushed: &mut dyn FnMut(&Run<'a>),
 ) -> Result<(), RuntimeError> {
     let to = group.record.stride();
     let mut shards = group.shards.iter();
@@ -225,10 +254,9 @@ fn push_group<'a>(
             return Err(RuntimeError::plan("matrices of a group", format!("{:?}", group.record), got));
         }
         for piece in &matrix.source.pieces {
-            let tensor = piece.planes.first().map_or("nothing", String::as_str);
             let mut rest = Run {
                 form: Form::Rows(group.record, rows::find(checkpoint, matrix, piece, |_, _| ())?),
-                origin: (tensor, checkpoint.path()),
+                origin: (origin(piece), checkpoint.path()),
                 first: piece.first_row as usize,
                 units: piece.rows as usize,
                 to: to as usize,

@@ -261,7 +261,9 @@ fn the_books_and_the_counters_agree_with_the_plan() {
     let mut seen = Vec::new();
     let admitted = Admitted::insist(plan.clone(), None);
     let mut runtime = Runtime::load(device.clone(), &toy.model, &toy.checkpoint, admitted, &mut |p| {
-        seen.push(p);
+        if let LoadProgress::Weights { tensor, tensor_done, tensor_total, done, total } = p {
+            seen.push((tensor.to_owned(), tensor_done, tensor_total, done, total));
+        }
     })
     .unwrap();
     let planned: Vec<(String, u64)> = plan.buffers.iter().map(|b| (b.name.clone(), b.bytes)).collect();
@@ -271,8 +273,24 @@ fn the_books_and_the_counters_agree_with_the_plan() {
     let loaded = device.counters();
     assert_eq!(loaded.buffers - base.buffers, planned.len() as i64);
     assert_eq!(loaded.buffer_memory - base.buffer_memory, plan.total() as i64);
-    let [.., LoadProgress::Weights { done, total }] = seen[..] else { panic!("{seen:?}") };
-    assert_eq!((done, total), (2048 + 512 + 32 + 512, 2048 + 512 + 32 + 512));
+    // Every tensor is told of until it is whole, and their bytes are those of everything.
+    let all = 2048 + 512 + 32 + 512;
+    let last = seen.last().unwrap();
+    assert_eq!((last.3, last.4), (all, all));
+    let mut whole = std::collections::BTreeMap::new();
+    let mut before = 0;
+    for (tensor, tensor_done, tensor_total, done, total) in &seen {
+        let had = whole.insert(tensor.as_str(), (*tensor_done, *tensor_total)).map_or(0, |(done, _)| done);
+        assert_eq!((tensor_done - had, *total), (done - before, all), "{tensor}");
+        before = *done;
+    }
+    assert_eq!(whole.keys().copied().collect::<Vec<_>>(), ["a", "b", "c", "parameters", "v", "w"]);
+    assert!(whole.values().all(|(done, total)| done == total), "{whole:?}");
+    assert_eq!(whole["c"], (512, 512));
+    assert!(
+        seen.iter().filter(|s| s.0 == "a").count() > 1,
+        "a tensor larger than the staging comes in parts"
+    );
 
     let created = device.totals().created;
     for i in 0..200 {

@@ -44,8 +44,8 @@ impl<'a> Staging<'a> {
         Ok(Self { device, buffers, halves, turn: 0, room, batch: Vec::new(), used: 0, packed: Vec::new() })
     }
 
-    /// Takes a run in, flushing as often as it takes. `flushed` is told the bytes of each flush.
-    pub fn push(&mut self, mut run: Run<'a>, flushed: &mut dyn FnMut(u64)) -> Result<(), RuntimeError> {
+    /// Takes a run in, flushing as often as it takes. `flushed` is told of every run that was flushed.
+    pub fn push(&mut self, mut run: Run<'a>, flushed: &mut dyn FnMut(&Run<'a>)) -> Result<(), RuntimeError> {
         while run.units > 0 {
             let fit = (self.room - self.used) / run.to.max(1);
             if fit == 0 || self.batch.len() == MOST_RUNS {
@@ -53,7 +53,7 @@ impl<'a> Staging<'a> {
                     let what = "bytes of the staging buffer";
                     return Err(RuntimeError::plan(what, format!("at least {}", run.to), self.room));
                 }
-                flushed(self.flush()?);
+                self.flush(flushed)?;
                 continue;
             }
             let (head, tail) = run.split(fit);
@@ -64,11 +64,11 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Packs what was taken in into the half whose turn it is and has the device copy it. Answers its bytes.
-    pub fn flush(&mut self) -> Result<u64, RuntimeError> {
+    /// Packs what was taken in into the half whose turn it is and has the device copy it, then tells of each run.
+    pub fn flush(&mut self, flushed: &mut dyn FnMut(&Run<'a>)) -> Result<(), RuntimeError> {
         self.used = 0;
         if self.batch.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         let turn = self.turn;
         self.turn = (turn + 1) % self.halves.len();
@@ -89,7 +89,7 @@ impl<'a> Staging<'a> {
             at += bytes;
         }
         upload.used(buffer, self.device.submit(encoder.finish())?);
-        self.batch.clear();
-        Ok(at)
+        self.batch.drain(..).for_each(|run| flushed(&run));
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ use plimsoll_models::model::{Matrix, Piece, ScaleForm, Source, TensorScale, Tran
 use plimsoll_runtime::{
     Device, Runtime, RuntimeError, Sampling, SequenceInput, StepInput, StepOutput, Stepper, Wanted,
 };
+use std::path::Path;
 
 /// A tensor of a safetensors file: name, type, shape, bytes.
 pub type Stored = (String, &'static str, Vec<usize>, Vec<u8>);
@@ -43,8 +44,8 @@ fn file(tensors: &[&Stored]) -> Vec<u8> {
     file
 }
 
-/// The tensors in `files` files, dealt in turn, with their index.
-pub fn sharded(tensors: &[Stored], files: usize) -> Checkpoint {
+/// The index, and the tensors in `files` files, dealt in turn.
+fn shards(tensors: &[Stored], files: usize) -> (String, Vec<(String, Vec<u8>)>) {
     let name = |i: usize| format!("model-{i}.safetensors");
     let map: Vec<String> =
         (0..).zip(tensors).map(|(i, t): (usize, _)| format!("{:?}:{:?}", t.0, name(i % files))).collect();
@@ -52,7 +53,23 @@ pub fn sharded(tensors: &[Stored], files: usize) -> Checkpoint {
     let files = (0..files)
         .map(|f| (name(f), file(&tensors.iter().skip(f).step_by(files).collect::<Vec<_>>())))
         .collect();
+    (index, files)
+}
+
+/// The tensors in `files` files in memory.
+pub fn sharded(tensors: &[Stored], files: usize) -> Checkpoint {
+    let (index, files) = shards(tensors, files);
     Checkpoint::from_safetensors_bytes(Some(index.as_bytes()), files, None, "toy").unwrap()
+}
+
+/// The tensors in `files` files of a directory of their own.
+pub fn in_files(tensors: &[Stored], files: usize, directory: &Path) -> Checkpoint {
+    let (index, files) = shards(tensors, files);
+    std::fs::create_dir_all(directory).unwrap();
+    std::fs::write(directory.join("config.json"), "{}").unwrap();
+    std::fs::write(directory.join("model.safetensors.index.json"), index).unwrap();
+    files.iter().for_each(|(name, bytes)| std::fs::write(directory.join(name), bytes).unwrap());
+    Checkpoint::open(directory).unwrap()
 }
 
 pub fn checkpoint(tensors: &[Stored]) -> Checkpoint {

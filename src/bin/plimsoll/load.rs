@@ -3,7 +3,7 @@
 use crate::args::{MachineArgs, Output};
 use crate::failure::Failure;
 use crate::{output, show};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use plimsoll::runtime::RuntimeError;
 use plimsoll::runtime::request::{check_ids, check_room};
 use plimsoll::{
@@ -117,14 +117,18 @@ impl Bars {
         };
         Self {
             pipelines: bar("pipelines {wide_bar} {pos}/{len}"),
-            weights: bar("weights   {wide_bar} {binary_bytes}/{binary_total_bytes}"),
+            weights: bar("weights   {wide_bar} {binary_bytes}/{binary_total_bytes}  {msg}"),
         }
     }
 
-    fn show(&self, progress: LoadProgress) {
+    fn show(&self, progress: LoadProgress<'_>) {
         let (bar, done, total) = match progress {
             LoadProgress::Pipelines { done, total } => (&self.pipelines, done as u64, total as u64),
-            LoadProgress::Weights { done, total } => (&self.weights, done, total),
+            LoadProgress::Weights { tensor, tensor_done, tensor_total, done, total } => {
+                let of = BinaryBytes(tensor_total);
+                self.weights.set_message(format!("{tensor} {}/{of}", BinaryBytes(tensor_done)));
+                (&self.weights, done, total)
+            }
         };
         bar.set_length(total);
         bar.set_position(done);

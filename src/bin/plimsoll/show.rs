@@ -51,6 +51,7 @@ pub fn plan(plan: &Plan, device: &Device, budget: Option<&Budget>) -> String {
     }
     table.add_row(["total".to_owned(), grouped(plan.total()), human(plan.total())]);
     table.add_row(["load peak".to_owned(), grouped(plan.load_peak()), human(plan.load_peak())]);
+    table.add_row(["load, host".to_owned(), grouped(plan.load_host()), human(plan.load_host())]);
     let _ = write!(text, "{table}");
     text
 }
@@ -152,6 +153,7 @@ fn segments(report: &Report) -> Table {
         ("retained", b.retained),
         ("total", b.total),
         ("load peak", b.load_peak),
+        ("load, host", b.load_host),
     ];
     for (name, amount) in segments {
         // Segments that a model does not have are noise; the sums are always shown.
