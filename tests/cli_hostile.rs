@@ -116,3 +116,28 @@ fn what_is_written_goes_where_it_was_told() {
     assert_eq!(code(&nowhere), 2);
     assert!(stderr(&nowhere).contains("cannot write"), "{}", stderr(&nowhere));
 }
+
+#[test]
+fn lengths_and_documents_that_are_none_are_explained() {
+    let model = speaking("none");
+    for flag in ["--lengths", "-p"] {
+        let output = run(&["bench", &model, flag, "4294967295"]);
+        assert_eq!(code(&output), 2, "{}", stderr(&output));
+        for part in ["fewer than 4,294,967,295 tokens", "got 4,294,967,295 + 64"] {
+            assert!(stderr(&output).contains(part), "{flag}: {}", stderr(&output));
+        }
+    }
+    let path = Path::new(&model).join("documents.txt");
+    for (text, reason) in
+        [("=====\n=====\n", "no document"), ("", "no document"), ("=====", "lines that read \"=====\"")]
+    {
+        std::fs::write(&path, text).unwrap();
+        let output = run(&["perplexity", &model, "--documents", path.to_str().unwrap()]);
+        assert_eq!(code(&output), 5, "{text:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(reason), "{text:?}: {}", stderr(&output));
+    }
+    std::fs::write(&path, "a").unwrap();
+    let output = run(&["perplexity", &model, "--file", path.to_str().unwrap(), "--window", "16"]);
+    assert_eq!(code(&output), 5);
+    assert!(stderr(&output).contains("one window of 16"), "{}", stderr(&output));
+}

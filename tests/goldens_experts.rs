@@ -69,7 +69,6 @@ fn mlx_gemma4_ple_mxfp8() {
     run("mlx_gemma4_ple_mxfp8", "");
 }
 
-<<<<<<< HEAD
 /// The vectors of this model fit one binding only just: with a smaller one they stand in two, and answer alike.
 #[test]
 fn vectors_in_two_windows() {
@@ -88,7 +87,8 @@ fn vectors_in_two_windows() {
         loaded(&DeviceOptions { max_binding: Some(bytes - 4), ..DeviceOptions::default() });
     assert_eq!(windows, 2);
     check("vectors in two windows", &cut.feed(0, 0, &ids, 4), &expected);
-=======
+}
+
 #[test]
 fn gguf_gemma4_dense() {
     run_as_it_is("gguf_gemma4_dense", "model.gguf");
@@ -112,5 +112,4 @@ fn gguf_gpt_oss() {
 #[test]
 fn gguf_gpt_oss_mxfp4() {
     run_as_it_is("gguf_gpt_oss_mxfp4", "model.gguf");
->>>>>>> gemmagguf
 }

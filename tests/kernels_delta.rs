@@ -359,14 +359,14 @@ fn chunks_equal_one_shot() {
 
 #[test]
 fn decays_and_lengths_without_bounds() {
-    // Decays of 1 and of nothing side by side, keys of length 0, 1e-12 and 1e12, gates far out.
+    // Decays of 1 and of nothing side by side, keys of length 0, 1e-12 and 1e25, gates far out.
     let shape = SMALL;
     let mut case = Case::new(shape, &[run(0, 7, 70), run(1, 0, 40)], (0, 2), 21);
     for (i, row) in case.ab.chunks_mut(case.args.ab_stride as usize).enumerate() {
         row.iter_mut().for_each(|v| *v *= [0.1, 30.0, 3000.0][i % 3]);
     }
     for (i, row) in case.qkv.chunks_mut(case.args.qkv_stride as usize).enumerate() {
-        row[..2 * 2 * 32].iter_mut().for_each(|v| *v *= [1.0, 0.0, 1e-12, 1e12][i % 4]);
+        row[..2 * 2 * 32].iter_mut().for_each(|v| *v *= [1.0, 0.0, 1e-12, 1e25][i % 4]);
     }
     check(&case, "far out");
     // Equal keys and β of 1: every block's triangle is full of ones.

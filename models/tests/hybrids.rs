@@ -119,15 +119,19 @@ fn biases_are_read_where_they_are_and_contradictions_refused() {
     all["hybrid_override_pattern"] = json!("MM-*--");
     all["mlp_bias"] = json!(true);
     assert!(biased(&bare(&all).unwrap(), "up"));
-    // The two spellings contradict each other: only tensors can tell.
+    // Two spellings that contradict each other: readers obey one each.
     let one = with(&["mamba_proj_bias"]);
-    assert!(matches!(bare(&one).unwrap_err(), ModelError::Field { key, .. } if key == "mamba_proj_bias"));
     let mut tensors = Tensors::of("nemotron_h");
-    assert!(!biased(&tensors.build(&one).unwrap(), "in_proj"));
+    for error in [bare(&one).unwrap_err(), tensors.build(&one).unwrap_err()] {
+        assert!(matches!(error, ModelError::Field { key, .. } if key == "mamba_proj_bias"));
+    }
+    let both = with(&["use_bias", "mamba_proj_bias"]);
     for layer in [0, 2] {
         tensors.set(&format!("backbone.layers.{layer}.mixer.in_proj.bias"), "F32", &[328]);
+        assert!(tensors.build(&both).unwrap_err().to_string().contains("proj.bias is missing"));
+        tensors.set(&format!("backbone.layers.{layer}.mixer.out_proj.bias"), "F32", &[64]);
     }
-    assert!(biased(&tensors.build(&one).unwrap(), "in_proj"));
+    assert!(biased(&tensors.build(&both).unwrap(), "in_proj"));
     let error = tensors.build(&plain).unwrap_err();
     assert!(error.to_string().contains("in_proj.bias"), "{error}");
     assert!(matches!(

@@ -26,7 +26,7 @@ mod twins;
 
 pub use twins::{chunked, recurrent};
 
-use super::{delta_blocks, delta_sequential};
+use super::{delta_blocks, delta_sequential, norm};
 use crate::shader::{Access, Source};
 use crate::step::{HEADER_TILES, TileTable};
 use crate::{Call, Cost, Count, Delta, DeltaShape, Kernel, Profile, Unit};
@@ -166,6 +166,7 @@ pub(crate) fn source(workgroup: u32, key_dim: u32, columns: u32) -> Source {
         .constant("WG", workgroup)
         .constant("EK", key_dim)
         .constant("COLUMNS", columns)
+        .text(norm::TEXT)
         .text(include_str!("delta_gates.wgsl"))
 }
 

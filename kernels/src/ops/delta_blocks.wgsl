@@ -18,13 +18,13 @@
 
 // S, row by row.
 var<workgroup> state: array<vec4<f32>, EK * QUADS>;
-// Columns of K and Q, then (doubled) of K alone: quads of tokens.
+// Columns of K and Q, shrunk, then (doubled) of K alone, of length one: quads of tokens.
 var<workgroup> tile: array<vec4<f32>, TILE * BLOCKS * 2u>;
 // Rows K S | A, then Q S | P.
 var<workgroup> product: array<vec4<f32>, 2u * C * (QUADS + BLOCKS)>;
 // U, and its right side.
 var<workgroup> update: array<f32, C * COLUMNS>;
-// 1 / |k|, then 1 / (|q| sqrt(Ek)): quads of tokens.
+// 1 / |k|, then 1 / (|q| sqrt(Ek)), of k and q shrunk: quads of tokens.
 var<workgroup> factors: array<vec4<f32>, 2u * BLOCKS>;
 // g and β; e^G_i and D_Ci.
 var<workgroup> gate: array<vec2<f32>, C>;
@@ -105,7 +105,7 @@ fn main(at: Lanes) {
                     v[$c] = qkv[source + $cu * p.qkv_stride];
                 }
                 //: end
-                tile[n] = v;
+                tile[n] = v * SHRINK;
             }
             workgroupBarrier();
             if (lane < 2u * BLOCKS) {
@@ -142,7 +142,10 @@ fn main(at: Lanes) {
         }
         //: end
         if (lane < 2u * BLOCKS) {
-            factors[lane] = inverse_lengths(squares) * select(p.scale, 1.0, lane < BLOCKS);
+            let scale = select(p.scale, 1.0, lane < BLOCKS);
+            //: for $c QUAD
+            factors[lane][$c] = inverse_root(squares[$c], p.eps) * scale;
+            //: end
         }
         for (var i = lane; i < C; i += WG) {
             fade[i] = vec2<f32>(decay(gate[0].x + summed(0u, i)), decay(summed(i, C - 1u)));
@@ -244,7 +247,7 @@ fn main(at: Lanes) {
                     v[$c] = qkv[source + $cu * p.qkv_stride] * fade[i + $cu].y;
                 }
                 //: end
-                tile[n] = v * factors[n % BLOCKS];
+                tile[n] = v * SHRINK * factors[n % BLOCKS];
             }
             workgroupBarrier();
             for (var n = lane; n < 2u * TILE / ROWS * QUADS; n += WG) {

@@ -1,4 +1,6 @@
 // What both forms of the gated delta rule share: where a workgroup stands, decay and step size of a token.
+//
+// Both read q and k times SHRINK, and make them of length one by the `inverse_root` of the squares of that: norm.wgsl.
 
 struct Place {
     // First token of the sequence in the step, tokens, and whether it starts from nothing.
@@ -61,11 +63,6 @@ fn gates(token: u32, head: u32, rate: vec2<f32>) -> vec2<f32> {
     let g = rate.x * softplus(ab[row + p.a_column] + rate.y);
     // The clamp keeps the exponential finite.
     return vec2<f32>(g, 1.0 / (1.0 + exp(min(-ab[row + p.b_column], 80.0))));
-}
-
-// 1 / sqrt(squares + eps), finite also where both are 0.
-fn inverse_lengths(squares: vec4<f32>) -> vec4<f32> {
-    return inverseSqrt(max(squares + p.eps, vec4<f32>(1e-36)));
 }
 
 // The decay itself; below −80 nothing is left of a state.

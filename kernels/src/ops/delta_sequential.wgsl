@@ -18,10 +18,10 @@ struct Sums {
     lengths: vec3<f32>,
 }
 
-// An element of q or k, 0 past the last row.
+// An element of q or k, shrunk; 0 past the last row.
 fn element(at: u32, row: u32) -> f32 {
     if (EXACT || row < EK) {
-        return qkv[at + row];
+        return qkv[at + row] * SHRINK;
     }
     return 0.0;
 }
@@ -68,9 +68,8 @@ SPREAD
         //: end
         let sums = total(at, t, mine);
         let fade = decay(gate.x);
-        let factors = inverse_lengths(sums.lengths.xyyy);
-        let k_factor = factors.x;
-        let q_factor = factors.y * p.scale;
+        let k_factor = inverse_root(sums.lengths.x, p.eps);
+        let q_factor = inverse_root(sums.lengths.y, p.eps) * p.scale;
         let d = gate.y * (load_value(token * p.qkv_stride + value, column) - fade * k_factor * sums.key);
         if (part == 0u) {
             store_out(token * p.out_stride + place.head * p.value_dim, column,

@@ -1,7 +1,7 @@
 //! Norm with a gate, over groups of channels, in place: `x = norm(x·silu(z))·w` (gate first) or
 //! `x = norm(x)·w·silu(z)`, `norm(u) = u / sqrt(mean(u²) + eps)` over each group by itself.
 
-use super::lanes;
+use super::{lanes, norm};
 use crate::shader::{Access, Shader, Source};
 use crate::{Call, Cost, Count, Profile, Reduce, Unit};
 use serde::{Deserialize, Serialize};
@@ -123,7 +123,7 @@ pub fn twin(args: &Args, rows: usize, x: &mut [f32], gate: &[f32], vectors: &[f3
             let silu = |z: f32| f64::from(z) / (1.0 + (-f64::from(z)).exp());
             let before = |x: f32, z: f32| f64::from(x) * if args.gate_first { silu(z) } else { 1.0 };
             let squares: f64 = x.iter().zip(z).map(|(x, z)| before(*x, *z).powi(2)).sum();
-            let scale = 1.0 / (squares / group as f64 + f64::from(args.eps)).sqrt();
+            let scale = norm::inverse_root(squares / group as f64, args.eps);
             for ((x, z), w) in x.iter_mut().zip(z).zip(weight) {
                 let after = if args.gate_first { 1.0 } else { silu(*z) };
                 *x = (before(*x, *z) * scale * f64::from(*w) * after) as f32;
@@ -157,15 +157,13 @@ impl Shader for Variant {
     }
 
     fn wgsl(&self) -> String {
-        let (value, dot) = if self.vec4 { ("vec4<f32>", "dot(v, v)") } else { ("f32", "v * v") };
-        let array = format!("array<{value}>");
         Source::new(Params::WGSL)
             .constant("WG", self.workgroup)
             .flag("GATE_FIRST", self.gate_first)
-            .operand(0, Access::Write, "x", &array)
-            .operand(1, Access::ReadArena, "gate", &array)
-            .operand(2, Access::Read, "vectors", &array)
-            .text(&format!("alias Value = {value};\nfn dot_self(v: Value) -> f32 {{ return {dot}; }}"))
+            .operand(0, Access::Write, "x", "array<Value>")
+            .operand(1, Access::ReadArena, "gate", "array<Value>")
+            .operand(2, Access::Read, "vectors", "array<Value>")
+            .text(&norm::values(self.vec4))
             .text(lanes::entry(self.reduce))
             .text(include_str!("gated_norm.wgsl"))
             .finish()

@@ -21,6 +21,7 @@ pub mod linear;
 pub mod mat_mat;
 pub mod mat_vec;
 pub mod multiply;
+mod norm;
 pub mod rms_norm;
 pub mod rope_kv;
 pub mod route;

@@ -1,7 +1,7 @@
 //! Root-mean-square norm: `out = x / sqrt(mean(x²) + eps) · (w + plus_one)`, or `out += …`; of a whole row, or of each
 //! of the groups a row is cut into, which share the weight.
 
-use super::lanes;
+use super::{lanes, norm};
 use crate::shader::{Access, Shader, Source};
 use crate::{Call, Cost, Count, Profile, Reduce};
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,7 @@ pub fn twin(args: &Args, rows: usize, x: &[f32], vectors: &[f32], out: &mut [f32
         let x = &x[row * args.x_stride as usize + group * width..][..width];
         let out = &mut out[row * args.out_stride as usize + group * width..][..width];
         let mean = x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>() / width as f64;
-        let scale = 1.0 / (mean + f64::from(args.eps)).sqrt();
+        let scale = norm::inverse_root(mean, args.eps);
         for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {
             let v = f64::from(*x) * scale * (f64::from(*w) + if args.plus_one { 1.0 } else { 0.0 });
             *out = (v + if args.accumulate { f64::from(*out) } else { 0.0 }) as f32;
@@ -143,15 +143,13 @@ impl Shader for Variant {
     }
 
     fn wgsl(&self) -> String {
-        let (value, dot) = if self.vec4 { ("vec4<f32>", "dot(v, v)") } else { ("f32", "v * v") };
-        let array = format!("array<{value}>");
         Source::new(Params::WGSL)
             .constant("WG", self.workgroup)
             .flag("ACCUMULATE", self.accumulate)
-            .operand(0, Access::ReadArena, "x", &array)
-            .operand(1, Access::Write, "out", &array)
-            .operand(2, Access::Read, "vectors", &array)
-            .text(&format!("fn dot_self(v: {value}) -> f32 {{ return {dot}; }}"))
+            .operand(0, Access::ReadArena, "x", "array<Value>")
+            .operand(1, Access::Write, "out", "array<Value>")
+            .operand(2, Access::Read, "vectors", "array<Value>")
+            .text(&norm::values(self.vec4))
             .text(lanes::entry(self.reduce))
             .text(include_str!("rms_norm.wgsl"))
             .finish()

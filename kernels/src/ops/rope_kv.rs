@@ -1,7 +1,7 @@
 //! Head norms, rope and the KV write: queries rotate in place, keys and values go to their pages, unless another layer
 //! wrote them.
 
-use super::lanes;
+use super::{lanes, norm};
 use crate::shader::{Access, Shader, Source};
 use crate::step::PAGE;
 use crate::{Call, Cost, Count, KvFormat, KvLayout, Profile, Reduce, Unit};
@@ -235,13 +235,13 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
 pub fn twin(args: &Args, step: &[u32], vectors: &[f32], qkv: &mut [f32], segment: &mut [u32]) {
     let shape = &args.shape;
     let size = shape.head_dim as usize;
-    let prepared = |x: &[f32], norm: Option<HeadNorm>, token: usize| -> Vec<f32> {
+    let prepared = |x: &[f32], head: Option<HeadNorm>, token: usize| -> Vec<f32> {
         let mut x: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
-        if let Some(norm) = norm {
+        if let Some(head) = head {
             let mean = x.iter().map(|v| v * v).sum::<f64>() / size as f64;
-            let scale = 1.0 / (mean + f64::from(norm.eps)).sqrt();
-            for (v, w) in x.iter_mut().zip(&vectors[norm.weight as usize..]) {
-                *v *= scale * (f64::from(*w) + if norm.plus_one { 1.0 } else { 0.0 });
+            let scale = norm::inverse_root(mean, head.eps);
+            for (v, w) in x.iter_mut().zip(&vectors[head.weight as usize..]) {
+                *v *= scale * (f64::from(*w) + if head.plus_one { 1.0 } else { 0.0 });
             }
         }
         if let Some(rope) = args.rope {
@@ -279,7 +279,7 @@ pub fn twin(args: &Args, step: &[u32], vectors: &[f32], qkv: &mut [f32], segment
         for (head, (key, value)) in (0..).zip(keys.chunks(size).zip(values.chunks(size))) {
             let scale = args.v_norm.map_or(1.0, |eps| {
                 let squares: f64 = value.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
-                1.0 / (squares / size as f64 + f64::from(eps)).sqrt()
+                norm::inverse_root(squares / size as f64, eps)
             });
             let value: Vec<f32> = value.iter().map(|v| (f64::from(*v) * scale) as f32).collect();
             args.kv.store(page, head, position % PAGE, &prepared(key, args.k_norm, token), &value);
@@ -347,6 +347,7 @@ impl Shader for Variant {
             .operand(0, Access::Write, "qkv", "array<f32>")
             .operand(1, Access::Write, "kv", "array<u32>")
             .operand(2, Access::Read, "vectors", "array<f32>")
+            .text(&norm::values(false))
             .text(lanes::entry(self.reduce))
             .text(&lanes::unroll(include_str!("rope_kv.wgsl"), &[("Q8", q8)]))
             .text(store)

@@ -35,10 +35,9 @@ fn rotated(x: vec2<f32>, token: u32, i: u32) -> vec2<f32> {
 fn norm_scale(at: Lanes, start: u32, eps: f32) -> f32 {
     var squares = 0.0;
     for (var e = at.lane; e < E; e += WG) {
-        let v = qkv[start + e];
-        squares += v * v;
+        squares += squares_of(qkv[start + e]);
     }
-    return inverseSqrt(sum_lanes(at, squares) / f32(E) + eps);
+    return SHRINK * inverse_root(sum_lanes(at, squares) / f32(E), eps);
 }
 
 @compute @workgroup_size(WG)

@@ -1,6 +1,6 @@
 //! What llama, qwen3 and gemma3 share: the sizes of a dense decoder-only transformer and how checkpoints spell them.
 
-use super::fields::{Fields, positive, size};
+use super::fields::{Fields, Range, size};
 pub use super::ropes::rope_from_config;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::gguf::Metadata;
@@ -71,7 +71,7 @@ impl Dense {
                 kv_heads: fields.size("num_key_value_heads", Some(defaults.kv_heads.unwrap_or(heads)))?,
                 head_dim,
             },
-            eps: fields.float("rms_norm_eps", defaults.eps)? as f32,
+            eps: fields.within("rms_norm_eps", defaults.eps, Range::EPSILON)? as f32,
             context_max: fields.size("max_position_embeddings", defaults.context)?,
             tied: fields.flag("tie_word_embeddings", defaults.tied)?,
         }
@@ -92,6 +92,14 @@ impl Dense {
             Some(length) => length,
             None => hidden / heads,
         };
+        for name in WITHOUT_KERNELS {
+            if meta.opt_f64(&key(name))?.is_some_and(|value| value != 0.0) {
+                return Err(ModelError::unsupported(key(name), "models without it are"));
+            }
+        }
+        if meta.opt_bool(&key("attention.causal"))? == Some(false) {
+            return Err(ModelError::unsupported("attention to later tokens", "causal attention is"));
+        }
         if let Some(value) = gguf_size(meta, &key("attention.value_length"))?
             && value != head_dim
         {
@@ -110,7 +118,7 @@ impl Dense {
                 kv_heads: gguf_size(meta, &key("attention.head_count_kv"))?.unwrap_or(heads),
                 head_dim,
             },
-            eps: meta.f64(&key("attention.layer_norm_rms_epsilon"))? as f32,
+            eps: epsilon(meta, arch)?,
             context_max: required("context_length")?,
             tied: checkpoint.tensor("output.weight").is_none(),
         }
@@ -154,9 +162,6 @@ impl Dense {
                 format!("{} × {head_dim}", heads + 2 * kv_heads),
             ));
         }
-        if !(self.eps.is_finite() && self.eps >= 0.0) {
-            return Err(ModelError::field("norm epsilon", "a finite number ≥ 0", self.eps.to_string()));
-        }
         Ok(self)
     }
 }
@@ -167,6 +172,25 @@ impl Dense {
 /// When it is none of GGUF.
 pub fn metadata(checkpoint: &Checkpoint) -> Result<&Metadata, ModelError> {
     checkpoint.metadata().ok_or_else(|| ModelError::field("GGUF metadata", "a header", "nothing"))
+}
+
+/// Keys of GGUF metadata that make another function of a dense model than the one that is built here; zero is nothing.
+const WITHOUT_KERNELS: [&str; 6] = [
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attn_logit_softcapping",
+    "embedding_scale",
+    "logit_scale",
+    "residual_scale",
+];
+
+/// What GGUF metadata add inside the root of norms.
+///
+/// # Errors
+/// When it is missing or none.
+pub fn epsilon(meta: &Metadata, arch: &str) -> Result<f32, ModelError> {
+    let key = format!("{arch}.attention.layer_norm_rms_epsilon");
+    Range::EPSILON.check(&key, meta.f64(&key)?).map(|eps| eps as f32)
 }
 
 /// A size of GGUF metadata that may be absent. A per-layer array counts when all its entries are equal.
@@ -271,7 +295,7 @@ pub fn rope_from_gguf(
 ) -> Result<Rope, ModelError> {
     let meta = metadata(checkpoint)?;
     let base = format!("{arch}.rope.freq_base");
-    let theta = positive(&base, meta.opt_f64(&base)?.unwrap_or(default_theta))?;
+    let theta = Range::THETA.check(&base, meta.opt_f64(&base)?.unwrap_or(default_theta))?;
     let rotated = gguf_size(meta, &format!("{arch}.rope.dimension_count"))?.unwrap_or(head_dim);
     if rotated > head_dim || !rotated.is_multiple_of(2) {
         return Err(ModelError::field(
@@ -284,7 +308,7 @@ pub fn rope_from_gguf(
         None | Some("none") => Scaling::None,
         Some("linear") => {
             let key = format!("{arch}.rope.scaling.factor");
-            Scaling::Linear { factor: positive(&key, meta.f64(&key)?)? }
+            Scaling::Linear { factor: Range::STRETCH.check(&key, meta.f64(&key)?)? }
         }
         Some(other) => {
             return Err(ModelError::unsupported(
@@ -313,7 +337,7 @@ pub fn rope_from_gguf(
                 .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                 .collect();
             for &factor in &factors {
-                positive("rope_freqs.weight", factor.into())?;
+                Range::STRETCH.check("rope_freqs.weight", factor.into())?;
             }
             Ok(rope.with_factors(&factors))
         }

@@ -76,6 +76,22 @@ impl<'a> Fields<'a> {
         self.get(key).map(|value| float(key, value)).transpose()
     }
 
+    /// A number of a range.
+    ///
+    /// # Errors
+    /// When it is missing and has no default, or is something else.
+    pub fn within(&self, key: &str, default: Option<f64>, range: Range) -> Result<f64, ModelError> {
+        range.check(key, self.float(key, default)?)
+    }
+
+    /// A number of a range that may be absent.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn opt_within(&self, key: &str, range: Range) -> Result<Option<f64>, ModelError> {
+        self.opt_float(key)?.map(|number| range.check(key, number)).transpose()
+    }
+
     /// A switch.
     ///
     /// # Errors
@@ -117,6 +133,50 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Numbers that a kind of setting may have, far beyond what published models state on both sides: what is outside is a
+/// mistake that would run, and answer nonsense or nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    /// The least.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+}
+
+impl Range {
+    /// What is added inside the root of a norm. Norms know what to do without: published models state 1e-12 to 1e-5.
+    pub const EPSILON: Self = Self::new(0.0, 1.0);
+    /// The base of a rotation: under 1, later pairs would turn faster. Published: 1e4 to 1e8.
+    pub const THETA: Self = Self::new(1.0, 1e12);
+    /// What bounds logits or gates. Published: 7 to 50.
+    pub const CAP: Self = Self::new(1e-2, 1e6);
+    /// A factor of what experts or gates give. Published: 1 to 16.
+    pub const FACTOR: Self = Self::new(1e-4, 1e4);
+    /// What a rotation is stretched by, a number of turns, a length in tokens. Published: 1 to 262,144.
+    pub const STRETCH: Self = Self::new(1e-4, 1e9);
+    /// A size under the root that attention divides by. Published: 64 to 256.
+    pub const SCALAR: Self = Self::new(1e-2, 1e6);
+
+    const fn new(low: f64, high: f64) -> Self {
+        Self { low, high }
+    }
+
+    /// The number, if it is one of the range.
+    ///
+    /// # Errors
+    /// [`ModelError::Field`], which names the range.
+    pub fn check(self, key: &str, number: f64) -> Result<f64, ModelError> {
+        if number >= self.low && number <= self.high {
+            return Ok(number);
+        }
+        Err(ModelError::field(
+            key,
+            format!("a number from {} to {}", self.low, self.high),
+            number.to_string(),
+        ))
+    }
+}
+
 const SIZE: &str = "an integer from 1 to 2147483647";
 const FLOAT: &str = "a finite number of 32 bits";
 
@@ -139,17 +199,6 @@ pub fn float(key: &str, value: &Value) -> Result<f64, ModelError> {
 
 fn fits(number: f64) -> bool {
     (number as f32).is_finite()
-}
-
-/// A number above 0 that is finite in 32 bits.
-///
-/// # Errors
-/// When it is something else.
-pub fn positive(key: &str, number: f64) -> Result<f64, ModelError> {
-    if fits(number) && number > 0.0 {
-        return Ok(number);
-    }
-    Err(ModelError::field(key, "a finite number above 0 of 32 bits", number.to_string()))
 }
 
 /// A value for an error message.

@@ -3,7 +3,7 @@
 
 use super::Architecture;
 use super::dense::{Defaults, Dense, gguf_size, metadata, rope_from_config, rope_from_gguf};
-use super::fields::{Fields, positive, shown, size};
+use super::fields::{Fields, Range, shown, size};
 use super::weights::Weights;
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -73,6 +73,9 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
     if fields.flag("attention_bias", false)? {
         return Err(ModelError::unsupported("attention_bias", "gemma3 without biases is"));
     }
+    if fields.get("attn_logit_softcapping").is_some() {
+        return Err(ModelError::unsupported("attn_logit_softcapping", "gemma3 without it is, as published"));
+    }
     let head_dim = sizes.shape.head_dim;
     let sliding = match fields.strings("layer_types")? {
         Some(types) => layer_types(&types, sizes.layers)?,
@@ -85,18 +88,20 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         }
     };
     let key = "query_pre_attn_scalar";
-    let query_scalar = positive(key, fields.float(key, Some(256.0))?)?;
+    let query_scalar = fields.within(key, Some(256.0), Range::SCALAR)?;
     // The multimodal class does not apply the cap, the text-only class does.
     let key = "final_logit_softcapping";
-    let softcap = if fields.is_nested() { None } else { fields.opt_float(key)? };
-    let softcap = softcap.map(|cap| positive(key, cap)).transpose()?;
+    let softcap = if fields.is_nested() { None } else { fields.opt_within(key, Range::CAP)? };
     // Only the full layers are scaled; an old-style `rope_scaling` says nothing of the sliding ones.
     let full = rope_from_config(fields, "full_attention", "rope_theta", 1_000_000.0, head_dim)?;
     let local = match fields.get("rope_parameters").and_then(|p| p.get("sliding_attention")) {
         Some(_) => {
             rope_from_config(fields, "sliding_attention", "rope_local_base_freq", LOCAL_THETA, head_dim)?
         }
-        None => Rope::new(fields.float("rope_local_base_freq", Some(LOCAL_THETA))?, head_dim, Scaling::None),
+        None => {
+            let theta = fields.within("rope_local_base_freq", Some(LOCAL_THETA), Range::THETA)?;
+            Rope::new(theta, head_dim, Scaling::None)
+        }
     };
     Ok(Config {
         window: fields.size("sliding_window", Some(4096))?,
@@ -115,11 +120,11 @@ fn from_gguf(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
     let head_dim = sizes.shape.head_dim;
     let full = rope_from_gguf(checkpoint, "gemma3", 1_000_000.0, head_dim)?;
     let key = "gemma3.rope.freq_base_swa";
-    let local = positive(key, meta.opt_f64(key)?.unwrap_or(LOCAL_THETA))?;
+    let local = Range::THETA.check(key, meta.opt_f64(key)?.unwrap_or(LOCAL_THETA))?;
     let window = gguf_size(meta, "gemma3.attention.sliding_window")?
         .ok_or_else(|| ModelError::field("gemma3.attention.sliding_window", "a window", "nothing"))?;
     let key = "gemma3.final_logit_softcapping";
-    let softcap = meta.opt_f64(key)?.map(|cap| positive(key, cap)).transpose()?;
+    let softcap = meta.opt_f64(key)?.map(|cap| Range::CAP.check(key, cap)).transpose()?;
     // The format has no key for the query scalar: the 27B model (62 layers) uses hidden / heads, others the head size.
     let query_scalar =
         if sizes.layers == 62 { f64::from(sizes.hidden / sizes.shape.heads) } else { f64::from(head_dim) };
@@ -236,12 +241,8 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<
     let rows = g.select_rows(x);
     let norm = w.vector(&names.outer("norm", "output_norm"), hidden)?;
     let h = g.rms_norm("output_norm", rows, norm, plus_one, eps);
-    let head = if sizes.tied {
-        table
-    } else {
-        let name = if names.gguf { "output.weight".to_owned() } else { "lm_head.weight".to_owned() };
-        w.matrix(&name, vocab, hidden)?
-    };
+    let name = if names.gguf { "output.weight" } else { "lm_head.weight" };
+    let head = w.head(sizes.tied.then_some(table), name, vocab, hidden)?;
     let logits = g.linear("logits", h, &[head], vocab);
     if let Some(cap) = softcap {
         g.softcap(logits, cap);

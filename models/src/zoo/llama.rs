@@ -161,11 +161,8 @@ pub(super) fn build(
     let rows = g.select_rows(x);
     let norm = w.vector(names.outer("model.norm.weight", "output_norm.weight"), hidden)?;
     let h = g.rms_norm("output_norm", rows, norm, false, eps);
-    let head = if sizes.tied {
-        table
-    } else {
-        w.matrix(names.outer("lm_head.weight", "output.weight"), vocab, hidden)?
-    };
+    let name = names.outer("lm_head.weight", "output.weight");
+    let head = w.head(sizes.tied.then_some(table), name, vocab, hidden)?;
     let logits = g.linear("logits", h, &[head], vocab);
 
     let (matrices, vectors) = w.finish();

@@ -178,7 +178,7 @@ impl Mixer {
         let y = g.ssd(xbc, projected, ssd);
         let norm = GatedNorm {
             gate_column: 0,
-            weight: w.vector(&names.norm, inner)?,
+            weight: w.grouped_vector(&names.norm, self.shape.groups, inner / self.shape.groups)?,
             groups: self.shape.groups,
             eps: self.eps,
             gate_first: true,
@@ -226,40 +226,31 @@ pub(super) fn dt_limit(fields: &Fields<'_>) -> Result<Option<[f32; 2]>, ModelErr
     Ok(Some([low as f32, high.min(f64::from(f32::MAX)) as f32]))
 }
 
-/// The value of a switch under its names: `None` where they contradict each other or none is there.
+/// The value of a switch under its names.
+///
+/// # Errors
+/// When one is no switch, or two contradict each other: readers obey one each, and would read different models.
 pub(super) fn switch(fields: &Fields<'_>, keys: &[&str]) -> Result<Switch, ModelError> {
-    let mut all = Vec::new();
-    for key in keys {
-        if fields.get(key).is_some() {
-            all.push(fields.flag(key, false)?);
+    let mut stated: Option<(&str, bool)> = None;
+    for key in keys.iter().filter(|key| fields.get(key).is_some()) {
+        let value = fields.flag(key, false)?;
+        match stated {
+            Some((first, other)) if other != value => {
+                return Err(ModelError::field(*key, format!("{other}, as {first} says"), value.to_string()));
+            }
+            _ => stated = Some((key, value)),
         }
     }
-    Ok(match all.split_first() {
-        None => Switch::Unstated,
-        Some((first, rest)) if rest.iter().all(|v| v == first) => Switch::Stated(*first),
-        Some(_) => Switch::Contradictory,
-    })
+    Ok(Switch(stated.map(|(_, value)| value)))
 }
 
-/// What a configuration says of a bias.
+/// What a configuration says of a bias, if anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Switch {
-    Unstated,
-    Stated(bool),
-    /// Two spellings differ, and readers obey one each: only the tensors can tell.
-    Contradictory,
-}
+pub(super) struct Switch(Option<bool>);
 
 impl Switch {
-    /// For [`Weights::bias`].
-    pub(super) fn resolve(self, key: &str, bare: bool, default: bool) -> Result<Option<bool>, ModelError> {
-        match self {
-            Switch::Stated(value) => Ok(Some(value)),
-            Switch::Unstated => Ok(if bare { Some(default) } else { None }),
-            Switch::Contradictory if bare => {
-                Err(ModelError::field(key, "the same value in both spellings", "different ones"))
-            }
-            Switch::Contradictory => Ok(None),
-        }
+    /// For [`Weights::bias`]: where nothing is said the tensors tell, and where there are none the default.
+    pub(super) fn resolve(self, bare: bool, default: bool) -> Option<bool> {
+        self.0.or(bare.then_some(default))
     }
 }

@@ -1,8 +1,8 @@
 //! mamba2: Mamba2 mixers and nothing else.
 
 use super::Architecture;
-use super::dense::{gguf_size, gguf_vocab, metadata, missing};
-use super::fields::Fields;
+use super::dense::{epsilon, gguf_size, gguf_vocab, metadata, missing};
+use super::fields::{Fields, Range};
 use super::llama::SILU;
 use super::mamba::{Mixer, Names, dt_limit, switch};
 use super::nemotron_h::{Tables, check_outer, dt_note, finish};
@@ -83,10 +83,10 @@ fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
     let mixer = Mixer {
         shape,
         taps: fields.size("conv_kernel", Some(4))?,
-        eps: fields.float("layer_norm_epsilon", Some(1e-5))? as f32,
+        eps: fields.within("layer_norm_epsilon", Some(1e-5), Range::EPSILON)? as f32,
         dt_limit: dt_limit(&fields)?,
-        conv_bias: switch(&fields, &["use_conv_bias"])?.resolve("use_conv_bias", bare, true)?,
-        proj_bias: switch(&fields, &["use_bias"])?.resolve("use_bias", bare, false)?,
+        conv_bias: switch(&fields, &["use_conv_bias"])?.resolve(bare, true),
+        proj_bias: switch(&fields, &["use_bias"])?.resolve(bare, false),
     }
     .checked()?;
     let inner = fields.float("expand", Some(2.0))? * f64::from(hidden);
@@ -113,7 +113,7 @@ fn from_gguf(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
         let key = format!("mamba2.{name}");
         gguf_size(meta, &key)?.ok_or_else(|| missing(&key))
     };
-    let eps = meta.f64("mamba2.attention.layer_norm_rms_epsilon")? as f32;
+    let eps = epsilon(meta, "mamba2")?;
     Ok(Config {
         vocab: gguf_vocab(meta, "mamba2")?,
         hidden: required("embedding_length")?,

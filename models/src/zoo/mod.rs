@@ -36,6 +36,7 @@
 //! # Ok::<(), ModelError>(())
 //! ```
 
+mod account;
 pub mod dense;
 pub mod fields;
 mod gemma3;
@@ -132,7 +133,8 @@ impl Registry {
     /// The model of a checkpoint.
     ///
     /// # Errors
-    /// [`ModelError::UnknownArchitecture`] when no family claims it, else what the family found.
+    /// [`ModelError::UnknownArchitecture`] when no family claims it, else what the family found;
+    /// [`ModelError::Field`] when tensors of the text model are left that nothing reads.
     pub fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
         let family = self.families.iter().find(|f| f.claims(checkpoint)).ok_or_else(|| {
             ModelError::UnknownArchitecture {
@@ -140,7 +142,10 @@ impl Registry {
                 known: self.names().join(", "),
             }
         })?;
-        family.build(checkpoint)
+        let mut model = family.build(checkpoint)?;
+        account::check(checkpoint, &model)?;
+        model.notes.extend(account::head_note(checkpoint, &model));
+        Ok(model)
     }
 }
 

@@ -170,14 +170,7 @@ impl Quantization {
     /// # Errors
     /// When the rows are no whole number of groups and the dialect has no rule for that.
     pub(super) fn scheme(&self, module: &str, kind: Module, cols: u32) -> Result<Option<Scheme>, ModelError> {
-        let scheme = match self.named(module) {
-            Some(named) => named,
-            None if self.covers(kind) && !self.ignored.iter().any(|p| p.matches(module)) => {
-                self.rules.iter().find(|(pattern, _)| pattern.matches(module)).map(|(_, scheme)| *scheme)
-            }
-            None => None,
-        };
-        match scheme {
+        match self.stated(module, kind) {
             Some(scheme) if !cols.is_multiple_of(scheme.group()) => {
                 if self.ragged_stay_plain {
                     return Ok(None);
@@ -192,20 +185,32 @@ impl Quantization {
         }
     }
 
-    /// Compares tensors that are packed with what is said of them.
+    /// What it says of a module, whatever its rows are; `None` is plain.
+    fn stated(&self, module: &str, kind: Module) -> Option<Scheme> {
+        match self.named(module) {
+            Some(named) => named,
+            None if self.covers(kind) && !self.ignored.iter().any(|p| p.matches(module)) => {
+                self.rules.iter().find(|(pattern, _)| pattern.matches(module)).map(|(_, scheme)| *scheme)
+            }
+            None => None,
+        }
+    }
+
+    /// Compares tensors that are packed with what is said of them, also where rows are no whole number of the groups
+    /// that are stated: rows that stay plain for that are not packed in others.
     ///
     /// # Errors
     /// When it says another format.
-    pub(super) fn check(&self, module: &str, cols: u32, found: Format) -> Result<(), ModelError> {
-        match self.scheme(module, Module::Linear, cols) {
-            Ok(Some(scheme)) if !scheme.is(found) => Err(ModelError::field(
-                format!("quantization of {}", quoted(module)),
-                format!("{found}, as its tensors are"),
-                scheme.format(Format::BF16).to_string(),
-            )),
+    pub(super) fn check(&self, module: &str, found: Format) -> Result<(), ModelError> {
+        let stated = match (self.stated(module, Module::Linear), self.named(module)) {
+            (Some(scheme), _) if scheme.is(found) => return Ok(()),
+            (Some(scheme), _) => scheme.format(Format::BF16).to_string(),
+            (None, Some(None)) => "no packing".to_owned(),
             // A module that is packed though nothing is said of it, or under another name, is what its tensors are.
-            _ => Ok(()),
-        }
+            (None, _) => return Ok(()),
+        };
+        let key = format!("quantization of {}", quoted(module));
+        Err(ModelError::field(key, format!("{found}, as its tensors are"), stated))
     }
 
     /// The entry of the module or of one above it.

@@ -1,7 +1,7 @@
 //! How configurations state rotations: bases, shares of a head, and scalings, in old fields and new.
 
 use super::dense::missing;
-use super::fields::{Fields, float, positive, shown};
+use super::fields::{Fields, Range, float, shown};
 use crate::error::ModelError;
 use crate::rope::{Rope, Scaling};
 use serde_json::Value;
@@ -56,7 +56,7 @@ impl Spelling<'_> {
             Some(value) => float("rope_theta", value)?,
             None => fields.float(self.old_theta, Some(self.default_theta))?,
         };
-        let theta = positive(self.old_theta, theta)?;
+        let theta = Range::THETA.check(self.old_theta, theta)?;
         let block = match block {
             Some(block) => Some(block),
             None => object("rope_scaling", fields.get("rope_scaling"))?,
@@ -124,7 +124,7 @@ fn scaling(block: &Value, kind: &str, theta: f64) -> Result<Scaling, ModelError>
     let name = |key: &str| format!("rope_scaling.{key}");
     let optional = |key: &str| -> Result<Option<f64>, ModelError> {
         let value = block.get(key).filter(|v| !v.is_null());
-        value.map(|value| positive(&name(key), float(&name(key), value)?)).transpose()
+        value.map(|value| Range::STRETCH.check(&name(key), float(&name(key), value)?)).transpose()
     };
     let required = |key: &str| optional(key)?.ok_or_else(|| missing(&name(key)));
     match kind {

@@ -211,7 +211,7 @@ impl<'a> Weights<'a> {
     fn compare(&self, tensor: &str, cols: u32, found: Format) -> Result<(), ModelError> {
         let packed = found.planes(u64::from(cols)).is_some() && !found.is_float();
         if packed && self.checkpoint.source() == CheckpointSource::Safetensors {
-            self.quantization.check(packed::module(tensor), cols, found)?;
+            self.quantization.check(packed::module(tensor), found)?;
         }
         Ok(())
     }
@@ -223,10 +223,10 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// A vector of `len` floats, however many dimensions its tensor has.
+    /// A vector of `len` floats; dimensions of 1 beside that one do not matter.
     ///
     /// # Errors
-    /// When it is missing, has another number of values, or holds no floats.
+    /// When it is missing, has another shape, or holds no floats.
     pub fn vector(&mut self, tensor: &str, len: u32) -> Result<VectorId, ModelError> {
         self.vector_as(tensor, len, Transform::None)
     }
@@ -241,7 +241,38 @@ impl<'a> Weights<'a> {
         len: u32,
         transform: Transform,
     ) -> Result<VectorId, ModelError> {
-        let format = self.float_format(tensor, len)?;
+        self.shaped_vector(tensor, &[len], transform)
+    }
+
+    /// One vector for each of `rows` things, `[rows, each]`: biases of a stack of experts.
+    ///
+    /// # Errors
+    /// As [`Weights::vector`].
+    pub fn stacked_vector(&mut self, tensor: &str, rows: u32, each: u32) -> Result<VectorId, ModelError> {
+        self.shaped_vector(tensor, &[rows, each], Transform::None)
+    }
+
+    /// The same as one vector or as `[groups, each]`, whichever the checkpoint has: norms of groups of channels.
+    ///
+    /// # Errors
+    /// As [`Weights::vector`].
+    pub fn grouped_vector(&mut self, tensor: &str, groups: u32, each: u32) -> Result<VectorId, ModelError> {
+        match self.checkpoint.tensor(tensor) {
+            Some(info) if squeezed(&info.shape).len() > 1 => self.stacked_vector(tensor, groups, each),
+            _ => self.vector(tensor, groups.saturating_mul(each)),
+        }
+    }
+
+    fn shaped_vector(
+        &mut self,
+        tensor: &str,
+        dims: &[u32],
+        transform: Transform,
+    ) -> Result<VectorId, ModelError> {
+        let format = self.float_format(tensor, dims)?;
+        let len = dims.iter().try_fold(1u32, |all, d| all.checked_mul(*d)).ok_or_else(|| {
+            ModelError::field(format!("values of {tensor}"), "under 2^32", format!("{dims:?}"))
+        })?;
         let vectors = &mut self.vectors;
         Ok(*self.vector_ids.entry((tensor.to_owned(), transform)).or_insert_with(|| {
             vectors.push(Vector { tensor: tensor.to_owned(), len, format, transform, joined: None });
@@ -249,14 +280,15 @@ impl<'a> Weights<'a> {
         }))
     }
 
-    /// The format of a tensor of `len` floats.
-    fn float_format(&self, tensor: &str, len: u32) -> Result<Format, ModelError> {
+    /// The format of a tensor of floats with these dimensions, but for ones.
+    fn float_format(&self, tensor: &str, dims: &[u32]) -> Result<Format, ModelError> {
         if self.is_bare() {
             return Ok(self.assumed);
         }
         let info = self.checkpoint.require(tensor)?;
-        if info.elements() != u64::from(len) {
-            return Err(shape(info, &[u64::from(len)]));
+        let expected: Vec<u64> = dims.iter().copied().map(u64::from).collect();
+        if squeezed(&info.shape) != squeezed(&expected) {
+            return Err(shape(info, &expected));
         }
         match &info.dtype {
             DType::Weight(format) if format.is_float() => Ok(*format),
@@ -272,15 +304,47 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As [`Weights::vector`].
     pub fn conv(&mut self, tensor: &str, channels: u32, taps: u32) -> Result<VectorId, ModelError> {
-        let len = channels.checked_mul(taps).ok_or_else(|| {
-            ModelError::field("channels × taps", "under 2^32", format!("{channels} × {taps}"))
-        })?;
         if let Some(info) = self.checkpoint.tensor(tensor)
             && info.shape.first() != Some(&u64::from(channels))
         {
             return Err(shape(info, &[u64::from(channels), 1, u64::from(taps)]));
         }
-        self.vector(tensor, len)
+        self.stacked_vector(tensor, channels, taps)
+    }
+
+    /// The matrix that makes logits: `tied` to the embedding, or of its own.
+    ///
+    /// A file that says it is tied and has another head all the same means the head, as transformers and vLLM have it
+    /// (they warn, and so does [`Registry::build`](crate::zoo::Registry::build) by a note); a copy of the embedding is
+    /// not kept twice.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn head(
+        &mut self,
+        tied: Option<MatrixId>,
+        tensor: &str,
+        vocab: u32,
+        hidden: u32,
+    ) -> Result<MatrixId, ModelError> {
+        match tied {
+            Some(table) if !self.has(tensor, false) || self.same(table, tensor) => Ok(table),
+            _ => self.matrix(tensor, vocab, hidden),
+        }
+    }
+
+    /// Whether a tensor is stored as a matrix is, value by value.
+    fn same(&self, matrix: MatrixId, tensor: &str) -> bool {
+        let Some(Matrix { source, rows, cols, format, .. }) = self.matrices.get(matrix.0 as usize) else {
+            return false;
+        };
+        let wanted = Wanted { experts: None, rows: *rows, cols: *cols };
+        let Ok(found) = packed::find(self.checkpoint, tensor, wanted) else { return false };
+        let other = Source { pieces: found.pieces(wanted) };
+        let bytes = |name: &str| self.checkpoint.tensor(name).and_then(|t| self.checkpoint.data(t).ok());
+        found.format == *format
+            && source.tensors().count() == other.tensors().count()
+            && source.tensors().zip(other.tensors()).all(|(a, b)| bytes(a).is_some() && bytes(a) == bytes(b))
     }
 
     /// The bias `[len]` of a linear layer, if it has one: as the configuration states it where it does, else as the
@@ -309,6 +373,11 @@ impl<'a> Weights<'a> {
     pub fn finish(self) -> (Vec<Matrix>, Vec<Vector>) {
         (self.matrices, self.vectors)
     }
+}
+
+/// Dimensions that are not 1.
+fn squeezed(shape: &[u64]) -> Vec<u64> {
+    shape.iter().copied().filter(|d| *d != 1).collect()
 }
 
 fn shape(info: &TensorInfo, expected: &[u64]) -> ModelError {

@@ -138,12 +138,12 @@ impl Factors<'_> {
         let value = self.data.get(index * bytes..(index + 1) * bytes).unwrap_or_default();
         dequant::dequantize(self.format, value, &mut stored);
         let factor = self.form.factor(stored[0]);
-        if stored[0].is_finite() && factor.is_finite() {
+        if stored[0].is_finite() && factor.is_finite() && factor > 0.0 {
             return Ok(factor);
         }
         let expected = match self.form {
-            ScaleForm::Times | ScaleForm::MaxAbs => "a finite number",
-            ScaleForm::Over => "a finite number whose reciprocal is one",
+            ScaleForm::Times | ScaleForm::MaxAbs => "a finite number above 0",
+            ScaleForm::Over => "a finite number above 0 whose reciprocal is one",
         };
         Err(corrupt(self.origin, format!("value {index}"), expected, stored[0].to_string()))
     }

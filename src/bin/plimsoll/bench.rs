@@ -46,16 +46,26 @@ pub struct Times {
     pub decode: f64,
 }
 
+/// Tokens of a prompt and what follows it: its last step chooses one token more.
+pub fn tokens(flag: &str, prompt: u32, new: u32) -> Result<u32, Failure> {
+    prompt.checked_add(new).and_then(|sum| sum.checked_add(1)).ok_or_else(|| {
+        let (prompt, new) = (grouped(prompt.into()), grouped(new.into()));
+        let most = grouped(u32::MAX.into());
+        Failure::Usage(format!(
+            "{flag}: expected fewer than {most} tokens with those after them, got {prompt} + {new}"
+        ))
+    })
+}
+
 /// Measures.
 pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(lengths) = &args.lengths {
         return lengths::run(args, lengths);
     }
     let opened = args.model.open()?;
-    // The prompt's last step chooses one token more.
-    let tokens = args.prompt_tokens.saturating_add(args.new_tokens).saturating_add(1);
+    let tokens = tokens("--prompt-tokens", args.prompt_tokens, args.new_tokens)?;
     let geometry = args.geometry.resolve(&opened, Some(tokens));
-    load::check_length(&geometry, args.prompt_tokens as usize, args.new_tokens.saturating_add(1))?;
+    load::check_length(&geometry, args.prompt_tokens as usize, tokens - args.prompt_tokens)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     // On a device of its own, which is gone before the model is loaded. Not before it is admitted: a refusal
     // allocates nothing.

@@ -39,7 +39,7 @@ pub enum Failure {
     /// A file of the user's.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
-        /// "read" or "write".
+        /// "read", "score" or "write".
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -91,7 +91,7 @@ impl Failure {
             Failure::Refused { .. } => 3,
             Failure::Unanswered { code, .. } => *code,
             Failure::NoConfig(_) => 4,
-            Failure::File { action: "read", .. } | Failure::Text(_) => 5,
+            Failure::File { action: "read" | "score", .. } | Failure::Text(_) => 5,
             // The place the user named, or the stream, cannot be written.
             Failure::File { .. } | Failure::Standard(_) => 2,
             Failure::Closed => 0,

@@ -28,9 +28,9 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
     lengths.sort_unstable();
     let longest = lengths.last().copied().unwrap_or(1);
     let opened = args.model.open()?;
-    let tokens = longest.saturating_add(args.new_tokens).saturating_add(1);
+    let tokens = bench::tokens("--lengths", longest, args.new_tokens)?;
     let geometry = args.geometry.resolve(&opened, Some(tokens));
-    load::check_length(&geometry, longest as usize, args.new_tokens.saturating_add(1))?;
+    load::check_length(&geometry, longest as usize, tokens - longest)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let (mut engine, load_time) = ready.engine(&opened)?;
     let loaded = memory::resident();

@@ -99,6 +99,22 @@ impl Rule<'_> {
         Ok(parts)
     }
 
+    /// Why a text gives nothing to score: it was cut into nothing, or nothing of a part is scored.
+    fn nothing_to_score(&self, no_part: bool) -> String {
+        match self {
+            Rule::Windows { window } => format!("it has fewer tokens than one window of {window}"),
+            Rule::Documents { documents, .. } if no_part => {
+                let line = documents.trim_end_matches(['\n', '\r']);
+                format!(
+                    "it has no document: there is no text before, between or after lines that read {line:?}"
+                )
+            }
+            Rule::Documents { .. } => {
+                "no document has a token after its first, to be scored from it".to_owned()
+            }
+        }
+    }
+
     /// What it cuts a text into.
     fn unit(&self) -> &'static str {
         match self {
@@ -143,9 +159,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let limit = args.limit.map_or(usize::MAX, |n| n as usize);
     let parts = rule.parts(&*opened.tokenizer()?, &text, limit)?;
     let longest = parts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
-    if parts.is_empty() {
-        let reason = std::io::Error::other(format!("its text is shorter than one {}", rule.unit()));
-        return Err(Failure::file("read", &file, reason));
+    if parts.iter().all(|(ids, from)| ids.len() <= *from) {
+        let reason = rule.nothing_to_score(parts.is_empty());
+        return Err(Failure::file("score", &file, std::io::Error::other(reason)));
     }
     let context = u32::try_from(longest).unwrap_or(u32::MAX).max(1);
     let mut geometry = args.geometry.resolve(&opened, Some(context));

@@ -1,6 +1,7 @@
 //! The rule on the CPU in f64: token by token, and in blocks.
 
 use super::Args;
+use crate::ops::norm;
 use crate::step::{HEADER_TILES, TILE_WORDS};
 
 /// A sequence of a step, and the place of its state.
@@ -48,8 +49,8 @@ fn inputs(args: &Args, qkv: &[f32], ab: &[f32], vectors: &[f32], token: usize, h
         |at: usize, len: usize| -> Vec<f64> { row[at..at + len].iter().map(|v| f64::from(*v)).collect() };
     let unit = |at: usize, factor: f64| -> Vec<f64> {
         let x = take(at, key_dim);
-        let length = (x.iter().map(|v| v * v).sum::<f64>() + f64::from(args.eps)).sqrt();
-        x.iter().map(|v| v / length * factor).collect()
+        let root = norm::inverse_root(x.iter().map(|v| v * v).sum(), args.eps);
+        x.iter().map(|v| v * root * factor).collect()
     };
     let keys = shape.key_heads as usize * key_dim;
     let row = &ab[token * args.ab_stride as usize..];

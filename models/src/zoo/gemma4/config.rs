@@ -4,7 +4,7 @@ use crate::error::{ModelError, quoted};
 use crate::graph::Keys;
 use crate::rope::{Rope, Scaling};
 use crate::zoo::dense::{Defaults, Dense, rope_from_config};
-use crate::zoo::fields::{Fields, positive, shown, size};
+use crate::zoo::fields::{Fields, Range, shown, size};
 use crate::zoo::gemma3::layer_types;
 use crate::zoo::ropes::Spelling;
 use plimsoll_kernels::AttentionShape;
@@ -73,7 +73,7 @@ pub(super) fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
     let layers = layers(fields, &sizes, &sliding)?;
     let ropes = ropes(fields, &sizes, &layers)?;
     let key = "final_logit_softcapping";
-    let softcap = fields.opt_float(key)?.map(|cap| positive(key, cap)).transpose()?;
+    let softcap = fields.opt_within(key, Range::CAP)?;
     let own_embedding = count(fields, "hidden_size_per_layer_input")?;
     check_own_embedding("hidden_size_per_layer_input", own_embedding, sizes.layers)?;
     if own_embedding > 0 {

@@ -26,7 +26,7 @@ use crate::rope::{Rope, Scaling};
 use crate::zoo::dense::{
     Dense, gguf_layers, gguf_per_layer, gguf_size, gguf_vocab, metadata, missing, rope_from_gguf,
 };
-use crate::zoo::fields::positive;
+use crate::zoo::fields::Range;
 use plimsoll_kernels::AttentionShape;
 
 /// The base of the sliding layers' rotation where a file does not say.
@@ -80,7 +80,7 @@ pub(super) fn from_gguf(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
     let own = own_layers(&key(sharing), layers, count(meta, sharing)?)?;
     let window = required(meta, "attention.sliding_window")?;
     let softcap = key("final_logit_softcapping");
-    let softcap = meta.opt_f64(&softcap)?.map(|cap| positive(&softcap, cap)).transpose()?;
+    let softcap = meta.opt_f64(&softcap)?.map(|cap| Range::CAP.check(&softcap, cap)).transpose()?;
     let own_embedding = count(meta, "embedding_length_per_layer_input")?;
     check_own_embedding(&key("embedding_length_per_layer_input"), own_embedding, layers)?;
     let first = all.first().ok_or_else(|| missing(&key("block_count")))?;
@@ -140,7 +140,7 @@ fn ropes(checkpoint: &Checkpoint, full: u32, local: u32) -> Result<Vec<Rope>, Mo
     // Without its divisors the rotation of a full layer is another.
     checkpoint.require("rope_freqs.weight")?;
     let base = key("rope.freq_base_swa");
-    let theta = positive(&base, meta.opt_f64(&base)?.unwrap_or(LOCAL_THETA))?;
+    let theta = Range::THETA.check(&base, meta.opt_f64(&base)?.unwrap_or(LOCAL_THETA))?;
     let size = "rope.dimension_count_swa";
     let rotated = gguf_size(meta, &key(size))?.unwrap_or(local);
     if rotated > local || !rotated.is_multiple_of(2) {

@@ -100,7 +100,7 @@ impl Builder<'_> {
         let rows = self.g.select_rows(x);
         let norm = self.w.vector(&self.names.outer("norm"), hidden)?;
         let h = self.g.rms_norm("output_norm", rows, norm, false, eps);
-        let head = if tied { table } else { self.w.matrix(&self.names.outer("lm_head"), vocab, hidden)? };
+        let head = self.w.head(tied.then_some(table), &self.names.outer("lm_head"), vocab, hidden)?;
         let logits = self.g.linear("logits", h, &[head], vocab);
         if let Some(cap) = self.config.softcap {
             self.g.softcap(logits, cap);

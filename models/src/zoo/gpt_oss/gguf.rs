@@ -22,7 +22,7 @@ use crate::checkpoint::gguf::Metadata;
 use crate::error::{ModelError, quoted};
 use crate::rope::{Rope, Scaling};
 use crate::zoo::dense::{Dense, gguf_size, metadata, missing};
-use crate::zoo::fields::positive;
+use crate::zoo::fields::Range;
 
 /// What a reader of a file should know of YaRN.
 const ROUNDING: &str = "GGUF does not say whether the ends of YaRN's blend are rounded; as the published models \
@@ -76,7 +76,7 @@ pub(super) fn from_gguf(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
 /// The rotation, and what there is to say of it.
 fn rope(meta: &Metadata, head_dim: u32) -> Result<(Rope, Vec<String>), ModelError> {
     let base = key("rope.freq_base");
-    let theta = positive(&base, meta.opt_f64(&base)?.unwrap_or(150_000.0))?;
+    let theta = Range::THETA.check(&base, meta.opt_f64(&base)?.unwrap_or(150_000.0))?;
     let rotated = gguf_size(meta, &key("rope.dimension_count"))?.unwrap_or(head_dim);
     if rotated != head_dim {
         return Err(ModelError::field(
@@ -104,7 +104,7 @@ fn rope(meta: &Metadata, head_dim: u32) -> Result<(Rope, Vec<String>), ModelErro
     }
     let optional = |name: &str| {
         let key = key(&format!("rope.scaling.{name}"));
-        meta.opt_f64(&key)?.map(|value| positive(&key, value)).transpose()
+        meta.opt_f64(&key)?.map(|value| Range::STRETCH.check(&key, value)).transpose()
     };
     let needed = |name: &str| optional(name)?.ok_or_else(|| missing(&key(&format!("rope.scaling.{name}"))));
     let (fast, slow) =

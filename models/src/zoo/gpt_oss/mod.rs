@@ -8,7 +8,7 @@ use self::gguf::from_gguf;
 use self::names::Names;
 use super::Architecture;
 use super::dense::{Defaults, Dense, rope_from_config};
-use super::fields::{Fields, positive};
+use super::fields::{Fields, Range};
 use super::gemma3::layer_types;
 use super::llama::{SILU, biases};
 use super::weights::{GateUpNames, Weights};
@@ -78,7 +78,6 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         // Alternating, a sliding one first.
         None => (0..sizes.layers).map(|i| i.is_multiple_of(2)).collect(),
     };
-    let number = |key: &str, default: f64| positive(key, fields.float(key, Some(default))?).map(|v| v as f32);
     let key = ["num_local_experts", "num_experts"].into_iter().find(|key| fields.get(key).is_some());
     let experts = fields.size(key.unwrap_or("num_local_experts"), Some(128))?;
     let key = ["num_experts_per_tok", "experts_per_token"].into_iter().find(|key| fields.get(key).is_some());
@@ -91,8 +90,8 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         rope: rope_from_config(fields, "full_attention", "rope_theta", 150_000.0, sizes.shape.head_dim)?,
         experts,
         top,
-        limit: number("swiglu_limit", LIMIT)?,
-        alpha: number("swiglu_alpha", ALPHA)?,
+        limit: fields.within("swiglu_limit", Some(LIMIT), Range::CAP)? as f32,
+        alpha: fields.within("swiglu_alpha", Some(ALPHA), Range::FACTOR)? as f32,
         notes: vec![],
         sizes,
     })
@@ -158,7 +157,7 @@ fn build(
     let rows = g.select_rows(x);
     let norm = w.vector(&names.outer("norm"), hidden)?;
     let h = g.rms_norm("output_norm", rows, norm, false, eps);
-    let head = if tied { table } else { w.matrix(&names.outer("lm_head"), vocab, hidden)? };
+    let head = w.head(tied.then_some(table), &names.outer("lm_head"), vocab, hidden)?;
     let logits = g.linear("logits", h, &[head], vocab);
 
     let (matrices, vectors) = w.finish();
@@ -214,7 +213,7 @@ fn experts(
     let bias = if gate_up.split { "experts.down_proj.bias" } else { "experts.down_proj_bias" };
     // Only where gates and ups are neighbours are matrices stored the other way round.
     let down = w.stack(&name(down), !gate_up.split, count, hidden, ffn)?;
-    let bias = w.vector(&name(bias), count * hidden)?;
+    let bias = w.stacked_vector(&name(bias), count, hidden)?;
     let down = g.experts_biased("experts_down", gated, routing, down, Some(bias), hidden);
     g.combine_add(down, routing, x);
     Ok(())

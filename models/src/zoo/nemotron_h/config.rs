@@ -3,10 +3,10 @@
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::{ModelError, quoted};
 use crate::graph::Groups;
-use crate::zoo::dense::{gguf_per_layer, gguf_size, gguf_vocab, metadata, missing};
-use crate::zoo::fields::{Fields, positive, size};
+use crate::zoo::dense::{epsilon, gguf_per_layer, gguf_size, gguf_vocab, metadata, missing};
+use crate::zoo::fields::{Fields, Range, size};
 use crate::zoo::llama::SILU;
-use crate::zoo::mamba::{Mixer, Switch, dt_limit, switch};
+use crate::zoo::mamba::{Mixer, dt_limit, switch};
 use plimsoll_kernels::{AttentionShape, SsmShape};
 
 /// Mixture of experts.
@@ -146,7 +146,7 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
         .into_iter()
         .find(|key| fields.get(key).is_some())
         .unwrap_or("layer_norm_epsilon");
-    let eps = fields.float(eps_key, Some(1e-5))? as f32;
+    let eps = fields.within(eps_key, Some(1e-5), Range::EPSILON)? as f32;
     let mamba = if has(Letter::Mamba) { Some(mixer(&fields, bare, eps)?) } else { None };
     let attention = if has(Letter::Attention) { Some(attention(&fields)?) } else { None };
     let moe = if has(Letter::Moe) { Some(moe(&fields)?) } else { None };
@@ -157,7 +157,7 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
         Letter::Mlp => ffn.map(Kind::Mlp),
         Letter::Moe => moe.map(Kind::Moe),
     });
-    let bias = |key| switch(&fields, &[key])?.resolve(key, bare, false);
+    let bias = |key| Ok::<_, ModelError>(switch(&fields, &[key])?.resolve(bare, false));
     let mlp_bias = bias("mlp_bias")?;
     if mlp_bias == Some(true) && has(Letter::Moe) {
         return Err(ModelError::unsupported("mlp_bias with experts", "experts without biases are"));
@@ -196,18 +196,13 @@ fn mixer(fields: &Fields<'_>, bare: bool, eps: f32) -> Result<Mixer, ModelError>
         state: one_of(fields, &["ssm_state_size", "mamba_state_dim"], None)?,
         groups: one_of(fields, &["n_groups", "mamba_n_groups", "mamba_num_groups"], Some(8))?,
     };
-    let proj = switch(fields, &["use_bias", "mamba_proj_bias"])?;
     Mixer {
         shape,
         taps: one_of(fields, &["conv_kernel", "mamba_d_conv"], Some(4))?,
         eps,
         dt_limit: dt_limit(fields)?,
-        conv_bias: switch(fields, &["use_conv_bias"])?.resolve("use_conv_bias", bare, true)?,
-        // The two public implementations read one spelling each.
-        proj_bias: match proj {
-            Switch::Contradictory if !bare => None,
-            other => other.resolve("mamba_proj_bias", bare, false)?,
-        },
+        conv_bias: switch(fields, &["use_conv_bias"])?.resolve(bare, true),
+        proj_bias: switch(fields, &["use_bias", "mamba_proj_bias"])?.resolve(bare, false),
     }
     .checked()
 }
@@ -243,7 +238,7 @@ fn moe(fields: &Fields<'_>) -> Result<Moe, ModelError> {
             count => Some(Groups { count, keep: fields.size("topk_group", Some(1))? }),
         },
         normalise: fields.flag("norm_topk_prob", true)?,
-        scale: positive("routed_scaling_factor", fields.float("routed_scaling_factor", Some(1.0))?)? as f32,
+        scale: fields.within("routed_scaling_factor", Some(1.0), Range::FACTOR)? as f32,
     })
 }
 
@@ -272,7 +267,7 @@ pub(super) fn from_gguf(checkpoint: &Checkpoint, arch: &str) -> Result<Config, M
             "heads of one size",
         ));
     }
-    let eps = meta.f64(&key("attention.layer_norm_rms_epsilon"))? as f32;
+    let eps = epsilon(meta, arch)?;
     if let Some(scale) = meta.opt_f64(&key("attention.scale"))?
         && scale != 0.0
     {
@@ -366,7 +361,7 @@ impl GgufMoe {
             latent: zero_is_none("moe_latent_size")?,
             groups: groups.map(|count| Groups { count, keep: keep.unwrap_or(1) }),
             normalise: meta.opt_bool(&key("expert_weights_norm"))?.unwrap_or(false),
-            scale: positive(&key("expert_weights_scale"), scale)? as f32,
+            scale: Range::FACTOR.check(&key("expert_weights_scale"), scale)? as f32,
         })
     }
 
@@ -405,9 +400,7 @@ pub(in crate::zoo) fn check_outer(vocab: u32, hidden: u32, layers: u32, eps: f32
             return Err(ModelError::field(key, format!("1 to {most}"), value.to_string()));
         }
     }
-    if !(eps.is_finite() && eps >= 0.0) {
-        return Err(ModelError::field("norm epsilon", "a finite number ≥ 0", eps.to_string()));
-    }
+    Range::EPSILON.check("norm epsilon", eps.into())?;
     Ok(())
 }
 

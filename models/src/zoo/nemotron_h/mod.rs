@@ -150,10 +150,7 @@ pub(super) fn finish(
     let rows = g.select_rows(x);
     let norm = w.vector(&tables.norm, g.width(x))?;
     let h = g.rms_norm("output_norm", rows, norm, false, eps);
-    let head = match tied {
-        Some(table) => table,
-        None => w.matrix(&tables.head, vocab, g.width(x))?,
-    };
+    let head = w.head(tied, &tables.head, vocab, g.width(x))?;
     Ok(g.linear("logits", h, &[head], vocab))
 }
 

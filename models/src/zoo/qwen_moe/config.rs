@@ -4,7 +4,7 @@ use super::Family;
 use crate::checkpoint::Checkpoint;
 use crate::error::{ModelError, quoted};
 use crate::rope::Rope;
-use crate::zoo::fields::{Fields, shown};
+use crate::zoo::fields::{Fields, Range, shown};
 use crate::zoo::llama::SILU;
 use crate::zoo::nemotron_h::{
     MAX_EXPERTS, Moe, bounded, check_outer, count, moe_checked, one_of, shape_checked,
@@ -99,7 +99,7 @@ pub(super) fn from_config(checkpoint: &Checkpoint, family: Family) -> Result<Con
         layers,
         shape,
         delta,
-        eps: fields.float("rms_norm_eps", Some(1e-6))? as f32,
+        eps: fields.within("rms_norm_eps", Some(1e-6), Range::EPSILON)? as f32,
         context_max: fields.size("max_position_embeddings", Some(32_768))?,
         tied: fields.flag("tie_word_embeddings", false)?,
         biased,

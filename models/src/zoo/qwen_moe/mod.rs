@@ -163,7 +163,7 @@ impl Builder<'_> {
         self.g.scope("");
         let rows = self.g.select_rows(x);
         let h = self.norm("output_norm", &self.names.outer("norm"), rows)?;
-        let head = if tied { table } else { self.w.matrix(&self.names.head, vocab, hidden)? };
+        let head = self.w.head(tied.then_some(table), &self.names.head, vocab, hidden)?;
         Ok(self.g.linear("logits", h, &[head], vocab))
     }
 

@@ -126,10 +126,10 @@ impl Weights<'_> {
     ) -> Result<VectorId, ModelError> {
         let len = total(experts, width.saturating_mul(2))?;
         let Some([gate, up]) = split.filter(|_| !self.is_bare()) else {
-            return self.vector(fused, len);
+            return self.stacked_vector(fused, experts, width.saturating_mul(2));
         };
-        let format = self.float_format(gate, len / 2)?;
-        if self.float_format(up, len / 2)? != format {
+        let format = self.float_format(gate, &[experts, width])?;
+        if self.float_format(up, &[experts, width])? != format {
             return Err(mixed(up));
         }
         let joined = Some(Joined { tensor: up.to_owned(), run: width });
