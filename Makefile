@@ -7,7 +7,7 @@ CARGO ?= cargo
 export XDG_RUNTIME_DIR ?= /tmp
 SMOLLM2 = .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo demo-smollm2 test lint units fuzz cross bench models setup-demo setup-run setup-test
+.PHONY: demo demo-smollm2 test lint units fuzz cross bench widths models setup-demo setup-run setup-test
 
 ## Asks the bundled model PROMPT: shows the admitted plan, then the answer. Fetches no model.
 demo: PROMPT ?= How do I reef a sail?
@@ -48,6 +48,10 @@ cross:
 ## Benchmarks of kernels, planning and whole steps (criterion).
 bench: setup-run models
 	$(CARGO) bench --profile dev
+
+## Published models at their real widths, one layer of each kind, against a forward pass in f64. Wants 3 GiB of memory.
+widths: setup-demo
+	$(CARGO) test --test real_widths -- --include-ignored --nocapture
 
 models:
 	scripts/setup.sh python

@@ -33,6 +33,7 @@ impl<'a> Layer<'a> {
         let (step, step_shape) = step_words(&layout, &[run(0, 64, tokens)], 1);
         let args = delta::Args {
             shape,
+            tiled: false,
             qkv_stride: shape.channels(),
             a_column: 0,
             b_column: shape.heads,

@@ -85,3 +85,18 @@ fn mlx_qwen3_5_moe_nvfp4() {
 fn qwen3_next() {
     run("qwen3_next", "");
 }
+
+#[test]
+fn gguf_qwen3_5() {
+    run("gguf_qwen3_5", "model.gguf");
+}
+
+#[test]
+fn gguf_qwen3_5_moe() {
+    run("gguf_qwen3_5_moe", "model.gguf");
+}
+
+#[test]
+fn gguf_qwen3_next() {
+    run("gguf_qwen3_next", "model.gguf");
+}

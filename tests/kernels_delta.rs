@@ -3,7 +3,7 @@
 
 mod steps;
 
-use plimsoll_kernels::ops::delta::{self, Operand};
+use plimsoll_kernels::ops::delta::{self, Args, Operand};
 use plimsoll_kernels::{Access, Delta, DeltaShape, Kernel, Limits, Profile, StepLayout, StepShape};
 use plimsoll_runtime::lone::{Data, LoneKernel, Options, POISON, floats};
 use std::sync::{LazyLock, Mutex, MutexGuard};
@@ -69,6 +69,7 @@ impl Case {
         let (heads, ab_stride) = (shape.heads, 2 * shape.heads + 2);
         let args = delta::Args {
             shape,
+            tiled: false,
             qkv_stride: shape.channels() + slack,
             a_column: heads + 1,
             b_column: 0,
@@ -255,6 +256,50 @@ fn packed_sequences_of_every_size() {
         shape(1, 1, 1, 1),
     ] {
         check(&Case::new(shape, &PACKED, ALL, 11), &format!("{shape:?}"));
+    }
+}
+
+/// Moves value head `h` of `Hg × R` to where it stands when heads take turns: from `k·R + r` to `r·Hg + k`.
+fn take_turns(shape: DeltaShape, heads: &[f32]) -> Vec<f32> {
+    let size = heads.len() / shape.heads as usize;
+    let each = (shape.heads / shape.key_heads) as usize;
+    let from = |h: usize| h % shape.key_heads as usize * each + h / shape.key_heads as usize;
+    (0..shape.heads as usize).flat_map(|h| heads[from(h) * size..][..size].to_vec()).collect()
+}
+
+#[test]
+fn heads_that_take_turns_are_the_same_heads_in_another_order() {
+    for shape in [SMALL, shape(6, 3, 32, 40)] {
+        let grouped = Case::new(shape, &PACKED, ALL, 31);
+        let mut tiled = Case::new(shape, &PACKED, ALL, 31);
+        tiled.args.tiled = true;
+        let Args { a, dt_bias, a_column, b_column, ab_stride, out_stride, .. } = grouped.args;
+        let heads = shape.heads as usize;
+        let reorder = |row: &mut [f32], at: u32, len: usize| {
+            let place = &mut row[at as usize..][..len];
+            let moved = take_turns(shape, place);
+            place.copy_from_slice(&moved);
+        };
+        let (keys, inner) = (2 * shape.key_heads * shape.key_dim, shape.inner() as usize);
+        tiled.qkv.chunks_mut(tiled.args.qkv_stride as usize).for_each(|row| reorder(row, keys, inner));
+        for row in tiled.ab.chunks_mut(ab_stride as usize) {
+            reorder(row, a_column, heads);
+            reorder(row, b_column, heads);
+        }
+        reorder(&mut tiled.vectors, a, heads);
+        reorder(&mut tiled.vectors, dt_bias, heads);
+        let values = shape.recurrent(1).values as usize;
+        tiled.states.chunks_mut(values).for_each(|state| reorder(state, 0, values));
+
+        let [mut states, mut out] = grouped.expected(None);
+        states.chunks_mut(values).for_each(|state| reorder(state, 0, values));
+        out.chunks_mut(out_stride as usize).for_each(|row| reorder(row, 0, inner));
+        for block in [None, Some(7)] {
+            let [got_states, got] = tiled.expected(block);
+            assert_close(&got, &out, 1e-6, &format!("{shape:?}"));
+            assert_close(&got_states, &states, 1e-6, &format!("{shape:?}, states"));
+        }
+        check(&tiled, &format!("{shape:?}, in turns"));
     }
 }
 

@@ -4,15 +4,16 @@ use crate::error::{Limit, PlanError};
 use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS};
 use crate::groups::Groups;
 use crate::lower::{Lowering, NARROW, Shared, Tables, tile_tokens};
-use crate::plan::{ALIGN, Buffer, ModelFacts, Plan, Ranges, Role, Segment, View};
+use crate::plan::{ALIGN, Buffer, ModelFacts, Plan, Ranges, Role, Segment};
 use crate::pool::Pool;
+use crate::vectors;
 use plimsoll_kernels::{Profile, StepLayout, step::PAGE};
 use plimsoll_models::Model;
 use plimsoll_models::graph::Op;
 use plimsoll_models::model::State;
 
 /// Version of the plan's structure.
-pub const PLAN_SCHEMA: u32 = 1;
+pub const PLAN_SCHEMA: u32 = 2;
 
 /// The upload buffer of a load: large enough to keep a copy engine busy, small enough not to matter.
 const STAGING: u64 = 8 << 20;
@@ -41,7 +42,7 @@ impl Plan {
         let matrix_bytes: u64 = buffers.iter().map(|b| b.bytes).sum();
         let longest_row = groups.all.iter().map(|g| g.record.stride()).max().unwrap_or(0);
 
-        let (vector_offsets, vectors) = place_vectors(model, profile, &mut buffers)?;
+        let (vector_places, vectors) = vectors::place(model, profile, &mut buffers)?;
 
         let mut pool = Pool::new("kv", Segment::Kv, Role::Kv, limits.max_buffer_size, buffers.len());
         let kv = crate::kv::place(model, geometry, profile, &mut pool)?;
@@ -103,8 +104,8 @@ impl Plan {
             profile,
             step: &step,
             groups: &groups,
-            vectors,
-            vector_offsets: &vector_offsets,
+            vectors: &vectors,
+            vector_places: &vector_places,
             kv: &kv,
             recurrent: &recurrent,
             arena_base,
@@ -145,7 +146,7 @@ impl Plan {
         let results = programs.iter().map(|p| p.logits.bytes.max(p.top_k.bytes).max(p.greedy.bytes)).max();
         let readback_buffer = io("readback", Role::Readback, results.unwrap_or(0))?;
 
-        let vector_bytes = vectors.bytes.next_multiple_of(ALIGN);
+        let vector_bytes = vectors.iter().map(|v| v.bytes).sum::<u64>().next_multiple_of(ALIGN);
         let staging_bytes =
             STAGING.min(matrix_bytes.max(vector_bytes)).max(longest_row).next_multiple_of(ALIGN);
         Ok(Self {
@@ -157,7 +158,7 @@ impl Plan {
             staging_bytes,
             groups: groups.all,
             vectors,
-            vector_offsets,
+            vector_places,
             kv,
             recurrent,
             step,
@@ -203,34 +204,6 @@ fn program_sizes(tokens: u32, slots: u32) -> Vec<u32> {
         sizes.push(tokens);
     }
     sizes
-}
-
-/// Vectors stand in one buffer as f32, in order.
-fn place_vectors(
-    model: &Model,
-    profile: &Profile,
-    buffers: &mut Vec<Buffer>,
-) -> Result<(Vec<u32>, View), PlanError> {
-    let mut offsets = Vec::new();
-    let mut words = 0u64;
-    for vector in &model.vectors {
-        offsets.push(words as u32);
-        words += u64::from(vector.len);
-    }
-    let bytes = (words * 4).max(4);
-    let limits = &profile.limits;
-    let have = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
-    if bytes > have || words > u64::from(u32::MAX) {
-        return Err(PlanError::Limit { limit: Limit::Binding, name: "vectors".into(), need: bytes, have });
-    }
-    let view = View { buffer: buffers.len() as u32, offset: 0, bytes };
-    buffers.push(Buffer {
-        name: "vectors".into(),
-        segment: Segment::Weights,
-        role: Role::Vectors,
-        bytes: bytes.next_multiple_of(ALIGN),
-    });
-    Ok((offsets, view))
 }
 
 /// How long a KV range may be so that the dearest attention dispatch keeps to the work budget.

@@ -17,6 +17,7 @@ mod recurrent;
 pub mod report;
 mod show;
 pub mod solve;
+mod vectors;
 pub mod verdict;
 
 pub use budget::{Budget, Reading};

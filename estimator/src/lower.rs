@@ -9,7 +9,7 @@ mod recurrent;
 use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::groups::{Groups, pieces, stacks};
-use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, View, WeightGroup, When};
+use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, VectorPlace, View, WeightGroup, When};
 use plimsoll_kernels::ops::{
     activate, add, clamped_gate, embed, gate, linear, multiply, rms_norm, scale, select_rows, softcap, top_k,
 };
@@ -31,8 +31,8 @@ pub(crate) struct Shared<'a> {
     pub profile: &'a Profile,
     pub step: &'a StepLayout,
     pub groups: &'a Groups,
-    pub vectors: View,
-    pub vector_offsets: &'a [u32],
+    pub vectors: &'a [View],
+    pub vector_places: &'a [VectorPlace],
     pub kv: &'a KvPlan,
     pub recurrent: &'a RecurrentPlan,
     /// Index of the first arena buffer.
@@ -103,6 +103,8 @@ pub(crate) struct Lowering<'a> {
     /// The sorted table of each routing, by tile.
     sorted: HashMap<(TensorId, u32), usize>,
     op: u32,
+    /// The window of vectors that the op at hand looks at.
+    vectors: View,
 }
 
 impl<'a> Lowering<'a> {
@@ -121,16 +123,35 @@ impl<'a> Lowering<'a> {
             alive: vec![None; model.graph.tensors.len()],
             scratch: Vec::new(),
             sorted: HashMap::new(),
+            vectors: *shared
+                .vectors
+                .first()
+                .ok_or_else(|| PlanError::graph("plan", "no window of vectors"))?,
             op: 0,
         };
         for (index, (label, op)) in model.graph.ops.iter().enumerate() {
             this.op = index as u32;
             this.touch(label, op)?;
+            this.look_at(label, op)?;
             this.lower(label, op)?;
         }
         this.op = model.graph.ops.len() as u32;
         let [greedy, top] = [this.sample(When::Greedy, 1)?, this.sample(When::TopK, TOP_K.min(model.vocab))?];
         this.finish(tables, name, greedy, top)
+    }
+
+    /// Turns to the window of the op's vectors. An op without any looks where it may.
+    fn look_at(&mut self, label: &str, op: &Op) -> Result<(), PlanError> {
+        let mut windows = op.vectors().into_iter().map(|id| self.place(label, id).map(|place| place.window));
+        let window = windows.next().transpose()?.unwrap_or(0);
+        for other in windows {
+            if other? != window {
+                return Err(PlanError::graph(label, "vectors of one op stand in different windows"));
+            }
+        }
+        let view = self.shared.vectors.get(window as usize);
+        self.vectors = *view.ok_or_else(|| PlanError::graph(label, "no such window of vectors"))?;
+        Ok(())
     }
 
     /// Records which tensors the op keeps alive, and that everything it reads was written.
@@ -197,8 +218,7 @@ impl<'a> Lowering<'a> {
                     accumulate: *accumulate,
                     unit: self.unit(*out),
                 };
-                let operands =
-                    vec![Operand::Tensor(*x), Operand::Tensor(*out), Operand::View(self.shared.vectors)];
+                let operands = vec![Operand::Tensor(*x), Operand::Tensor(*out), Operand::View(self.vectors)];
                 self.push(label, self.when(*out), rms_norm::plan(profile, &args), operands);
             }
             Op::Linear { x, bias, out, accumulate, .. } => {
@@ -239,7 +259,7 @@ impl<'a> Lowering<'a> {
                 let vector = self.vector_of(label, *vector, 1)?;
                 let (width, unit) = (self.width(*x), self.unit(*x));
                 let args = scale::Args { factor: *factor, vector, width, stride: width, unit };
-                let operands = vec![Operand::Tensor(*x), Operand::View(self.shared.vectors)];
+                let operands = vec![Operand::Tensor(*x), Operand::View(self.vectors)];
                 self.push(label, self.when(*x), scale::plan(profile, &args), operands);
             }
             Op::GatedNorm { x, gate, norm } => self.gated_norm(label, *x, *gate, norm)?,
@@ -360,7 +380,7 @@ impl<'a> Lowering<'a> {
                 Operand::View(piece.view),
                 Operand::Tensor(x),
                 Operand::Tensor(out),
-                Operand::View(self.shared.vectors),
+                Operand::View(self.vectors),
             ];
             self.push(label, self.when(out), linear::plan(self.shared.profile, &args), operands);
         }
@@ -407,8 +427,12 @@ impl<'a> Lowering<'a> {
     }
 
     fn vector(&self, label: &str, id: VectorId) -> Result<u32, PlanError> {
-        let offset = self.shared.vector_offsets.get(id.0 as usize).copied();
-        offset.ok_or_else(|| PlanError::graph(label, "no such vector"))
+        Ok(self.place(label, id)?.word)
+    }
+
+    fn place(&self, label: &str, id: VectorId) -> Result<VectorPlace, PlanError> {
+        let place = self.shared.vector_places.get(id.0 as usize).copied();
+        place.ok_or_else(|| PlanError::graph(label, "no such vector"))
     }
 
     /// How many groups a norm cuts rows of `width` into: each is as long as its weight.

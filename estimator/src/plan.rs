@@ -303,10 +303,10 @@ pub struct Plan {
     pub staging_bytes: u64,
     /// Matrices.
     pub groups: Vec<WeightGroup>,
-    /// Where the vectors stand.
-    pub vectors: View,
-    /// Word offset of each vector in `vectors`, by `VectorId`.
-    pub vector_offsets: Vec<u32>,
+    /// Windows in which the vectors stand, each of at most a binding.
+    pub vectors: Vec<View>,
+    /// Where each vector stands, by `VectorId`.
+    pub vector_places: Vec<VectorPlace>,
     /// Keys and values.
     pub kv: KvPlan,
     /// Recurrent states.
@@ -334,6 +334,15 @@ pub struct Plan {
 /// What a load holds on the host beside [`Plan::staging_bytes`]: the tables of a step, what the graphics stack keeps of
 /// a buffer or a submit, and what the tasks of one batch pack with. A bound, held to by a test of loads from files.
 pub const LOAD_HOST: u64 = 2 << 20;
+
+/// Where a vector stands. Vectors of one op are in one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VectorPlace {
+    /// Index in [`Plan::vectors`].
+    pub window: u32,
+    /// Values before it there.
+    pub word: u32,
+}
 
 impl Plan {
     /// Bytes of one segment.

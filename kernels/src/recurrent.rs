@@ -63,7 +63,7 @@ impl SsmShape {
 /// A gated delta rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeltaShape {
-    /// `Hv`, value heads; head `h` uses key head `h / (Hv/Hg)`.
+    /// `Hv`, value heads; `Hv/Hg` of them use each key head.
     pub heads: u32,
     /// `Hg`, key heads.
     pub key_heads: u32,

@@ -196,6 +196,7 @@ fn calls(profile: &Profile) -> Vec<Call> {
     for max_tokens in [1, 64] {
         let args = delta::Args {
             shape: DeltaShape { heads: 4, key_heads: 2, key_dim: 32, value_dim: 16 },
+            tiled: false,
             qkv_stride: 192,
             a_column: 0,
             b_column: 4,

@@ -5,6 +5,7 @@
 //! tokens, or as it wants logits for.
 
 mod builder;
+mod uses;
 
 pub use builder::GraphBuilder;
 pub use plimsoll_kernels::ops::gate::Activation;
@@ -169,6 +170,10 @@ pub struct Delta {
     pub eps: f32,
     /// Where `S` lives.
     pub state: StateId,
+    /// Value heads take turns: head `h` uses key head `h mod Hg`. Else those of a key head stand together, and `h` uses
+    /// `h / (Hv/Hg)`.
+    #[serde(default)]
+    pub tiled: bool,
 }
 
 /// A product with another tensor.
@@ -436,69 +441,6 @@ pub enum Op {
         /// Cap.
         cap: f32,
     },
-}
-
-impl Op {
-    /// Tensors it reads. One it adds to, or changes in place, counts as read and written.
-    pub fn reads(&self) -> Vec<TensorId> {
-        match self {
-            Op::Embed { .. } => vec![],
-            Op::Combine { x, routing, out, accumulate } => {
-                let mut all = vec![*x, *routing];
-                if *accumulate {
-                    all.push(*out);
-                }
-                all
-            }
-            Op::RmsNorm { x, out, accumulate, .. } | Op::Linear { x, out, accumulate, .. } => {
-                if *accumulate {
-                    vec![*x, *out]
-                } else {
-                    vec![*x]
-                }
-            }
-            Op::Attention { qkv, .. } => vec![*qkv],
-            Op::Gate { x, .. }
-            | Op::ClampedGate { x, .. }
-            | Op::SelectRows { x, .. }
-            | Op::Softcap { x, .. }
-            | Op::Conv { x, .. }
-            | Op::Scale { x, .. }
-            | Op::Activate { x, .. } => vec![*x],
-            Op::Ssd { xbc, dt, .. } => vec![*xbc, *dt],
-            Op::Delta { qkv, ab, .. } => vec![*qkv, *ab],
-            Op::Multiply { x, by, .. } => vec![*x, *by],
-            Op::GatedNorm { x, gate, .. } => vec![*x, *gate],
-            Op::Route { logits, .. } => vec![*logits],
-            Op::Experts { x, routing, .. } => vec![*x, *routing],
-            Op::Add { x, to } => vec![*x, *to],
-        }
-    }
-
-    /// Tensors it writes.
-    pub fn writes(&self) -> Vec<TensorId> {
-        match self {
-            Op::Embed { out, .. }
-            | Op::RmsNorm { out, .. }
-            | Op::Linear { out, .. }
-            | Op::Gate { out, .. }
-            | Op::ClampedGate { out, .. }
-            | Op::SelectRows { out, .. }
-            | Op::Conv { out, .. }
-            | Op::Ssd { out, .. }
-            | Op::Delta { out, .. }
-            | Op::Route { out, .. }
-            | Op::Experts { out, .. }
-            | Op::Combine { out, .. } => vec![*out],
-            Op::GatedNorm { x, .. }
-            | Op::Activate { x, .. }
-            | Op::Multiply { x, .. }
-            | Op::Scale { x, .. } => vec![*x],
-            Op::Attention { qkv, out, .. } => vec![*qkv, *out],
-            Op::Add { to, .. } => vec![*to],
-            Op::Softcap { x, .. } => vec![*x],
-        }
-    }
 }
 
 /// The ops of one step, in order. The last tensor written with [`Rows::LogitRows`] named by `logits` is the result.

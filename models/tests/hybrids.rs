@@ -3,18 +3,13 @@
 
 mod common;
 
-use common::tensors::{Tensors, bare, config, config_text, golden, open};
+use common::tensors::{Tensors, bare, config, config_text, golden, open, state_bytes};
 use common::{Gguf, Kv};
 use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::graph::Op;
-use plimsoll_models::model::{State, Transform};
+use plimsoll_models::model::Transform;
 use plimsoll_models::{Model, ModelError, Registry};
 use serde_json::{Value, json};
-
-fn state_bytes(model: &Model) -> u64 {
-    let shapes = model.states.iter().filter_map(State::recurrent);
-    shapes.map(|s| 4 * (u64::from(s.values) + u64::from(s.channels) * u64::from(s.taps - 1))).sum()
-}
 
 #[test]
 fn both_spellings_of_a_golden_are_one_model() {

@@ -4,18 +4,13 @@
 
 mod common;
 
-use common::tensors::{Tensors, bare, config, golden, open};
+use common::tensors::{Tensors, bare, config, golden, open, state_bytes};
 use plimsoll_models::graph::{MatrixId, Op};
-use plimsoll_models::model::{Matrix, State};
+use plimsoll_models::model::Matrix;
 use plimsoll_models::{Model, ModelError};
 use serde_json::{Value, json};
 
 const FAMILIES: [&str; 4] = ["qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"];
-
-fn state_bytes(model: &Model) -> u64 {
-    let shapes = model.states.iter().filter_map(State::recurrent);
-    shapes.map(|s| 4 * (u64::from(s.values) + u64::from(s.channels) * u64::from(s.taps - 1))).sum()
-}
 
 fn changed(family: &str, key: &str, value: &Value) -> Value {
     let mut c = config(&format!("golden/{family}/config.json"));

@@ -302,6 +302,38 @@ fn the_space_before_a_text_comes_and_goes() {
     assert_eq!(tokenizer.decode(&tokenizer.encode("  a", false, false).unwrap(), true), "  a");
 }
 
+/// Merges in their order, not by score; spaces are spelled as SentencePiece does, and none is put before a text.
+#[test]
+fn gemma4_merges_as_listed() {
+    let mut file = spm(false).key("tokenizer.ggml.bos_token_id", Kv::U32(1));
+    let merges = ["▁ a", "a b", "b c", "a a", "\n \n"].map(String::from);
+    file.keys
+        .retain(|(key, _)| !["tokenizer.ggml.scores", "tokenizer.ggml.add_space_prefix"].contains(&&key[..]));
+    for (key, value) in &mut file.keys {
+        match (key.as_str(), value) {
+            ("tokenizer.ggml.model", value) => *value = Kv::Str("gemma4"),
+            ("tokenizer.ggml.tokens", Kv::Strs(tokens)) => {
+                tokens.extend(["\n", "\n\n", "c"].map(String::from));
+            }
+            ("tokenizer.ggml.token_type", Kv::I32s(types)) => types.extend([1; 3]),
+            _ => {}
+        }
+    }
+    assert!(load(&file).unwrap_err().to_string().contains("merges"));
+    let tokenizer = load(&file.key("tokenizer.ggml.merges", Kv::Strs(merges.to_vec()))).unwrap();
+    let spelled = |text: &str| {
+        let ids = tokenizer.encode(text, false, false).unwrap();
+        assert_eq!(tokenizer.decode(&ids, true), text);
+        ids.iter().map(|&id| tokenizer.token(id).unwrap()).collect::<Vec<_>>().join("|")
+    };
+    assert_eq!(spelled("abc"), "ab|c");
+    assert_eq!(spelled(" ab"), "▁a|b");
+    assert_eq!(spelled("a\n\n\nbc"), "a|\n\n|\n|bc");
+    assert_eq!(spelled("é😊"), "é|<0xF0>|<0x9F>|<0x98>|<0x8A>");
+    assert_eq!(tokenizer.encode("a", true, false).unwrap(), [1, 260], "BOS is added unless the file says no");
+    assert_eq!(tokenizer.encode("c", false, false).unwrap(), [272], "of two the last");
+}
+
 #[test]
 fn text_that_cannot_be_spelled_is_an_error() {
     let tokens = vec!["a".to_owned(), "b".to_owned()];

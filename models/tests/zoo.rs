@@ -1,35 +1,14 @@
 //! The zoo: spellings, defaults, and models that contradict themselves.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::data;
+use common::tensors::{bare, config, golden, golden_with};
 use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::model::State;
 use plimsoll_models::{Model, ModelError, Registry};
 use serde_json::{Value, json};
-use std::path::PathBuf;
-
-fn data(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(path)
-}
-
-fn config(path: &str) -> Value {
-    serde_json::from_slice(&std::fs::read(data(path)).unwrap()).unwrap()
-}
-
-fn from_config(config: &Value) -> Result<Model, ModelError> {
-    let checkpoint = Checkpoint::from_config_bytes(config.to_string().as_bytes(), "test")?;
-    Registry::standard().build(&checkpoint)
-}
-
-/// A golden checkpoint whose configuration was changed.
-fn golden(family: &str, change: impl FnOnce(&mut Value)) -> Result<Model, ModelError> {
-    let mut config = config(&format!("golden/{family}/config.json"));
-    change(&mut config);
-    let weights = std::fs::read(data(&format!("golden/{family}/model.safetensors"))).unwrap();
-    let files = vec![("model.safetensors".to_owned(), weights)];
-    let config = config.to_string();
-    let checkpoint = Checkpoint::from_safetensors_bytes(None, files, Some(config.as_bytes()), "test")?;
-    Registry::standard().build(&checkpoint)
-}
 
 fn close(a: &Model, b: &Model) {
     assert_eq!(a.matrices, b.matrices);
@@ -45,15 +24,15 @@ fn close(a: &Model, b: &Model) {
 #[test]
 fn both_spellings_of_a_config_are_one_model() {
     for family in ["llama", "qwen3", "gemma3_text"] {
-        let old = from_config(&config(&format!("golden/{family}/config.json"))).unwrap();
-        let new = from_config(&config(&format!("golden/{family}/config.transformers5.json"))).unwrap();
+        let old = bare(&config(&format!("golden/{family}/config.json"))).unwrap();
+        let new = bare(&config(&format!("golden/{family}/config.transformers5.json"))).unwrap();
         close(&old, &new);
     }
 }
 
 #[test]
 fn a_sparse_gemma_config_takes_the_class_defaults() {
-    let sparse = from_config(&config("configs/gemma-3-4b-it-sparse.json")).unwrap();
+    let sparse = bare(&config("configs/gemma-3-4b-it-sparse.json")).unwrap();
     assert_eq!((sparse.vocab, sparse.hidden, sparse.layers), (262_208, 2560, 34));
     let shape = sparse.states[0].attention().unwrap();
     assert_eq!((shape.heads, shape.kv_heads, shape.head_dim), (8, 4, 256));
@@ -69,19 +48,17 @@ fn a_sparse_gemma_config_takes_the_class_defaults() {
 fn a_list_of_layer_types_beats_an_interval() {
     let mut gemma = config("golden/gemma3_text/config.json");
     gemma["layer_types"] = json!(["full_attention", "sliding_attention", "full_attention", "full_attention"]);
-    let model = from_config(&gemma).unwrap();
+    let model = bare(&gemma).unwrap();
     let sliding: Vec<bool> = model.states.iter().map(|s| matches!(s, State::KvSliding { .. })).collect();
     assert_eq!(sliding, [false, true, false, false]);
     gemma["layer_types"] = json!(["full_attention"]);
-    assert!(
-        matches!(from_config(&gemma).unwrap_err(), ModelError::Field { key, .. } if key == "layer_types")
-    );
+    assert!(matches!(bare(&gemma).unwrap_err(), ModelError::Field { key, .. } if key == "layer_types"));
 }
 
 #[test]
 fn engine_bug_08_query_heads_that_are_no_multiple_of_kv_heads_are_refused() {
     for family in ["llama", "qwen3", "gemma3_text"] {
-        let error = golden(family, |c| {
+        let error = golden_with(family, |c| {
             c["num_attention_heads"] = json!(3);
             c["num_key_value_heads"] = json!(2);
         })
@@ -93,22 +70,22 @@ fn engine_bug_08_query_heads_that_are_no_multiple_of_kv_heads_are_refused() {
 
 #[test]
 fn odd_heads_are_refused_before_planning() {
-    let error = golden("llama", |c| c["head_dim"] = json!(5)).unwrap_err();
+    let error = golden_with("llama", |c| c["head_dim"] = json!(5)).unwrap_err();
     assert!(error.to_string().contains("head size: expected an even number"), "{error}");
 }
 
 #[test]
 fn shapes_and_missing_tensors_are_named() {
-    let error = golden("llama", |c| c["intermediate_size"] = json!(97)).unwrap_err();
+    let error = golden_with("llama", |c| c["intermediate_size"] = json!(97)).unwrap_err();
     let ModelError::Shape { name, expected, got } = &error else { panic!("{error}") };
     assert_eq!(
         (name.as_str(), &expected[..], &got[..]),
         ("model.layers.0.mlp.gate_proj.weight", &[97, 64][..], &[96, 64][..])
     );
-    let error = golden("llama", |c| c["num_hidden_layers"] = json!(4)).unwrap_err();
+    let error = golden_with("llama", |c| c["num_hidden_layers"] = json!(4)).unwrap_err();
     assert!(error.to_string().contains("model.layers.3.input_layernorm.weight is missing"), "{error}");
     // A vocabulary that disagrees with the embedding.
-    let error = golden("qwen3", |c| c["vocab_size"] = json!(300)).unwrap_err();
+    let error = golden_with("qwen3", |c| c["vocab_size"] = json!(300)).unwrap_err();
     assert!(
         matches!(&error, ModelError::Shape { name, .. } if name == "model.embed_tokens.weight"),
         "{error}"
@@ -139,7 +116,7 @@ fn absurd_numbers_are_named_fields() {
         ("max_position_embeddings", json!(0)),
         ("tie_word_embeddings", json!("yes")),
     ] {
-        let error = golden("llama", |c| c[key] = value.clone()).expect_err(key);
+        let error = golden_with("llama", |c| c[key] = value.clone()).expect_err(key);
         assert!(matches!(error, ModelError::Field { .. }), "{key} = {value}: {error}");
     }
     for (key, value) in [
@@ -148,7 +125,7 @@ fn absurd_numbers_are_named_fields() {
         ("partial_rotary_factor", json!(0.5)),
         ("mlp_bias", json!(true)),
     ] {
-        let error = golden("llama", |c| c[key] = value.clone()).expect_err(key);
+        let error = golden_with("llama", |c| c[key] = value.clone()).expect_err(key);
         assert!(matches!(error, ModelError::Unsupported { .. }), "{key} = {value}: {error}");
     }
 }
@@ -161,12 +138,12 @@ fn another_activation_is_refused() {
         ("qwen3", "hidden_act", "silu", "relu"),
         ("gemma3_text", "hidden_activation", "gelu_new", "silu"),
     ] {
-        golden(family, |config| config[key] = json!(good)).unwrap();
-        golden(family, |config| config[key] = Value::Null).unwrap();
-        let error = golden(family, |config| config[key] = json!(other)).unwrap_err();
+        golden_with(family, |config| config[key] = json!(good)).unwrap();
+        golden_with(family, |config| config[key] = Value::Null).unwrap();
+        let error = golden_with(family, |config| config[key] = json!(other)).unwrap_err();
         assert!(matches!(error, ModelError::Unsupported { .. }), "{family}: {error}");
         assert!(error.to_string().contains(key) && error.to_string().contains(other), "{error}");
-        let error = golden(family, |config| config[key] = json!(1)).unwrap_err();
+        let error = golden_with(family, |config| config[key] = json!(1)).unwrap_err();
         assert!(matches!(error, ModelError::Field { .. }), "{family}: {error}");
     }
 }
@@ -174,9 +151,9 @@ fn another_activation_is_refused() {
 #[test]
 fn numbers_that_do_not_fit_the_device_are_refused() {
     for key in ["final_logit_softcapping", "query_pre_attn_scalar", "rms_norm_eps", "rope_local_base_freq"] {
-        golden("gemma3_text", |config| config[key] = json!(1.0)).unwrap();
+        golden_with("gemma3_text", |config| config[key] = json!(1.0)).unwrap();
         for number in [1e39, -1e39, 1e300] {
-            let error = golden("gemma3_text", |config| config[key] = json!(number)).unwrap_err();
+            let error = golden_with("gemma3_text", |config| config[key] = json!(number)).unwrap_err();
             assert!(error.to_string().contains(key), "{error}");
         }
     }
@@ -194,26 +171,23 @@ fn packed_weights_are_not_priced_as_plain_ones() {
         for base in ["configs/llama-3.1-8b.json", "configs/qwen3-8b.json", "configs/gemma-3-270m.json"] {
             let mut config = config(base);
             config[key] = value.clone();
-            let error = from_config(&config).expect_err(base);
+            let error = bare(&config).expect_err(base);
             assert!(matches!(error, ModelError::Unsupported { .. }), "{error}");
             assert!(error.to_string().contains(named), "{error}");
         }
     }
     let mut plain = config("configs/qwen3-8b.json");
     plain["quantization_config"] = Value::Null;
-    assert!(from_config(&plain).is_ok());
+    assert!(bare(&plain).is_ok());
 }
 
 #[test]
 fn an_unknown_architecture_cannot_be_priced() {
-    let error = from_config(&json!({"model_type": "phi9", "hidden_size": 64})).unwrap_err();
+    let error = bare(&json!({"model_type": "phi9", "hidden_size": 64})).unwrap_err();
     let ModelError::UnknownArchitecture { stated, known } = &error else { panic!("{error}") };
     assert_eq!(stated, "phi9");
     assert!(known.contains("llama") && known.contains("gemma3"));
-    assert!(matches!(
-        from_config(&json!({"hidden_size": 64})).unwrap_err(),
-        ModelError::UnknownArchitecture { .. }
-    ));
+    assert!(matches!(bare(&json!({"hidden_size": 64})).unwrap_err(), ModelError::UnknownArchitecture { .. }));
 }
 
 #[test]
@@ -221,7 +195,7 @@ fn gguf_models_match_their_source() {
     for (gguf, source) in [("gguf_llama", "llama"), ("gguf_qwen3", "qwen3")] {
         let checkpoint = Checkpoint::open(&data(&format!("golden/{gguf}/model.gguf"))).unwrap();
         let a = Registry::standard().build(&checkpoint).unwrap();
-        let b = golden(source, |_| {}).unwrap();
+        let b = golden(source);
         assert_eq!(
             (a.vocab, a.hidden, a.layers, a.states.len()),
             (b.vocab, b.hidden, b.layers, b.states.len())
@@ -236,8 +210,8 @@ fn gguf_models_match_their_source() {
 
 #[test]
 fn tied_heads_are_counted_once() {
-    let tied = from_config(&config("configs/smollm2-135m.json")).unwrap();
+    let tied = bare(&config("configs/smollm2-135m.json")).unwrap();
     assert_eq!(tied.parameters(), 134_515_008);
-    let untied = golden("llama", |_| {}).unwrap();
+    let untied = golden("llama");
     assert!(untied.matrices.iter().any(|m| m.source.name() == "lm_head.weight"));
 }

@@ -142,7 +142,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), RuntimeError> {
             format!("{ranges:?}"),
         ));
     }
-    view("vectors", &plan.vectors)?;
+    plan.vectors.iter().try_for_each(|window| view("vectors", window))?;
     for group in &plan.groups {
         for shard in &group.shards {
             view("a weight shard", &shard.view)?;

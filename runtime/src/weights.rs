@@ -9,7 +9,7 @@ mod staging;
 use crate::buffers::Buffers;
 use crate::{Device, LoadProgress, RuntimeError};
 use plimsoll_estimator::Plan;
-use plimsoll_estimator::plan::{ALIGN, View, WeightGroup};
+use plimsoll_estimator::plan::{ALIGN, VectorPlace, View, WeightGroup};
 use plimsoll_kernels::Record;
 use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::model::{Matrix, Piece, Vector};
@@ -133,8 +133,8 @@ pub(crate) fn upload(
     for group in &plan.groups {
         push_group(&mut staging, group, model, checkpoint, &mut flushed)?;
     }
-    for (vector, &word) in model.vectors.iter().zip(&plan.vector_offsets) {
-        let view = View { offset: plan.vectors.offset + u64::from(word) * 4, ..plan.vectors };
+    for (vector, place) in model.vectors.iter().zip(&plan.vector_places) {
+        let view = vector_view(plan, vector, place)?;
         push_vector(&mut staging, vector, view, checkpoint, &mut flushed)?;
     }
     staging.flush(&mut flushed)?;
@@ -188,17 +188,25 @@ fn written(plan: &Plan, model: &Model) -> Result<Vec<View>, RuntimeError> {
         }
         views.extend(group.shards.iter().map(|shard| shard.view));
     }
-    if plan.vector_offsets.len() != model.vectors.len() {
-        return Err(RuntimeError::plan("vector offsets", model.vectors.len(), plan.vector_offsets.len()));
+    if plan.vector_places.len() != model.vectors.len() {
+        return Err(RuntimeError::plan("places of vectors", model.vectors.len(), plan.vector_places.len()));
     }
-    for (vector, &word) in model.vectors.iter().zip(&plan.vector_offsets) {
-        let (offset, bytes) = (u64::from(word) * 4, u64::from(vector.len) * 4);
-        if offset + bytes > plan.vectors.bytes {
-            return Err(RuntimeError::plan("bytes of the vectors", "room for each", plan.vectors.bytes));
-        }
-        views.push(View { buffer: plan.vectors.buffer, offset: plan.vectors.offset + offset, bytes });
+    for (vector, place) in model.vectors.iter().zip(&plan.vector_places) {
+        views.push(vector_view(plan, vector, place)?);
     }
     Ok(views)
+}
+
+/// The bytes of a vector on the device.
+fn vector_view(plan: &Plan, vector: &Vector, place: &VectorPlace) -> Result<View, RuntimeError> {
+    let windows = plan.vectors.len();
+    let window = plan.vectors.get(place.window as usize);
+    let window = window.ok_or_else(|| RuntimeError::plan("windows of vectors", place.window + 1, windows))?;
+    let (offset, bytes) = (u64::from(place.word) * 4, u64::from(vector.len) * 4);
+    if offset + bytes > window.bytes {
+        return Err(RuntimeError::plan("bytes of the vectors", "room for each", window.bytes));
+    }
+    Ok(View { buffer: window.buffer, offset: window.offset + offset, bytes })
 }
 
 /// Pushes the values of a vector to where `view` begins, run by run where two tensors alternate.

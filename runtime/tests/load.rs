@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use plimsoll_estimator::plan::{
-    Buffer, KvKind, KvPlan, ModelFacts, Program, Ranges, RecurrentPlan, Role, Segment, Shard, View,
-    WeightGroup,
+    Buffer, KvKind, KvPlan, ModelFacts, Program, Ranges, RecurrentPlan, Role, Segment, Shard, VectorPlace,
+    View, WeightGroup,
 };
 use plimsoll_estimator::{Admitted, Geometry, Plan};
 use plimsoll_kernels::{Format, KvFormat, Profile, Record, StepLayout};
@@ -176,8 +176,8 @@ fn plan(profile: &Profile, weights: Role) -> Plan {
             ),
             group(&[2], bf16_record, 16, vec![shard(1, 0, 16, 256, bf16_record.stride())]),
         ],
-        vectors: View { buffer: 2, offset: 0, bytes: 32 },
-        vector_offsets: vec![0, 5],
+        vectors: vec![View { buffer: 2, offset: 0, bytes: 32 }],
+        vector_places: [0, 5].map(|word| VectorPlace { window: 0, word }).to_vec(),
         kv: KvPlan { kinds: vec![KvKind { window: None, pages_per_slot: 2, pages: 4 }], layers: vec![] },
         recurrent: RecurrentPlan::default(),
         step,

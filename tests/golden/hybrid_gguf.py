@@ -25,46 +25,12 @@ below, which first has to reproduce the answers of the unquantised source. The o
 and keep its answers.
 """
 
-import json
-import struct
-from pathlib import Path
-
 import numpy as np
+from common import DATA, add_tokenizer, answers, config_of, copied, difference, finish, new_writer, read_safetensors
+from common import read_tensors, silu, write_tensors
 from gguf import GGMLQuantizationType as Type
-from gguf import GGUFReader, GGUFWriter, quants
 
-DATA = Path(__file__).resolve().parent.parent / "data" / "golden"
-
-
-def read_safetensors(path):
-    """name -> (float32 array, stored type)."""
-    raw = path.read_bytes()
-    (length,) = struct.unpack("<Q", raw[:8])
-    header = json.loads(raw[8 : 8 + length])
-    header.pop("__metadata__", None)
-    out = {}
-    for name, info in header.items():
-        start, end = (8 + length + o for o in info["data_offsets"])
-        data = raw[start:end]
-        if info["dtype"] == "BF16":
-            array = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-        else:
-            array = np.frombuffer(data, {"F32": "<f4", "I32": "<i4"}[info["dtype"]])
-        out[name] = (array.reshape(info["shape"]), info["dtype"])
-    return out
-
-
-def write_safetensors(path, tensors):
-    header, data = {}, b""
-    for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
-        kind = {"float32": "F32", "int32": "I32"}[str(array.dtype)]
-        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [len(data), len(data) + array.nbytes]}
-        data += array.tobytes()
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
+GENERATOR = "hybrid_gguf.py"
 
 # Names -------------------------------------------------------------------------------------------------------------
 
@@ -150,41 +116,17 @@ MIXED = {
 
 
 def write(family, target, arch, keys, mixed):
-    config = json.loads((DATA / family / "config.json").read_text().replace("Infinity", "1e999"))
+    config = config_of(family)
     tensors = converted(read_safetensors(DATA / family / "model.safetensors"), config["n_groups"])
-    out = DATA / target
-    out.mkdir(exist_ok=True)
-    writer = GGUFWriter(out / "model.gguf", arch)
-    writer.add_name(f"golden {family}")
+    writer = new_writer(family, target, arch)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
     writer.add_ssm_conv_kernel(config["conv_kernel"])
     writer.add_ssm_group_count(config["n_groups"])
     keys(writer, config)
-    vocab = config["vocab_size"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list([f"<{i}>" for i in range(vocab)])
-    writer.add_token_types([1] * vocab)
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    types = {}
-    for name in sorted(tensors):
-        array, stored = tensors[name]
-        kind = Type.F32 if stays_f32(name, array) or stored == "F32" else Type.BF16
-        if mixed and not stays_f32(name, array):
-            kind = MIXED[name if name in MIXED else name.split(".", 2)[2]]
-        types[name] = kind.name
-        if kind == Type.F32:
-            writer.add_tensor(name, np.ascontiguousarray(array, np.float32))
-        else:
-            writer.add_tensor(name, quants.quantize(np.ascontiguousarray(array, np.float32), kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    add_tokenizer(writer, config["vocab_size"])
+    types = write_tensors(writer, tensors, stays_f32, MIXED if mixed else None)
     return config, types
 
 
@@ -226,18 +168,10 @@ def mamba2_keys(writer, c):
 # The forward pass of nemotron_h, from tensors as GGUF has them, one token after the other, in float64 ---------------
 
 
-def silu(x):
-    return x / (1 + np.exp(-x))
-
-
 class Model:
     def __init__(self, path, config):
         self.c = config
-        self.t = {}
-        for tensor in GGUFReader(path).tensors:
-            shape = [int(n) for n in reversed(tensor.shape)]
-            data = quants.dequantize(tensor.data, tensor.tensor_type)
-            self.t[tensor.name] = np.asarray(data, np.float64).reshape(shape)
+        self.t = read_tensors(path)
         self.smallest_gap = np.inf
 
     def rms(self, x, weight):
@@ -319,54 +253,6 @@ class Model:
         return self.rms(x, self.t["output_norm.weight"]) @ self.t["output.weight"].T
 
 
-def answers(model, source):
-    """What the model says to the source's prompts, and the smallest gap between its two best tokens."""
-    out, gap = {}, np.inf
-    for name, (ids, _) in source.items():
-        if name.startswith("prompt.") and name.endswith(".input_ids"):
-            rows = source[name.replace("input_ids", "logits")][0].shape[0]
-            out[name] = ids
-            out[name.replace("input_ids", "logits")] = model(ids)[-rows:].astype(np.float32)
-    ids = list(source["decode.prompt_ids"][0])
-    logits, tokens = [], []
-    for _ in range(len(source["decode.token_ids"][0])):
-        row = model(np.array(ids))[-1]
-        best = np.sort(row)
-        gap = min(gap, best[-1] - best[-2])
-        logits.append(row)
-        tokens.append(int(np.argmax(row)))
-        ids.append(tokens[-1])
-    out["decode.prompt_ids"] = source["decode.prompt_ids"][0]
-    out["decode.token_ids"] = np.array(tokens, np.int32)
-    out["decode.logits"] = np.array(logits, np.float32)
-    return out, gap
-
-
-def difference(ours, source):
-    prompts = [n for n in ours if n.endswith("logits") and n.startswith("prompt.")]
-    return max(float(np.abs(ours[n] - source[n][0]).max()) for n in prompts)
-
-
-def finish(target, source_family, expected, types, what, noise):
-    write_safetensors(DATA / target / "expected.safetensors", expected)
-    meta = {
-        "expected_compute_dtype": "float32" if not noise else "float64",
-        "family": source_family,
-        "generator": "tests/golden/hybrid_gguf.py",
-        "noise_max_abs": noise,
-        "source_model": source_family,
-        "tensor_types": types,
-        "versions": {"gguf": "0.19.0"},
-        "what": what,
-    }
-    (DATA / target / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n")
-
-
-def copied(family):
-    source = read_safetensors(DATA / family / "expected.safetensors")
-    return {n: a for n, (a, _) in source.items() if n.startswith(("prompt.", "decode."))}
-
-
 def main():
     # The same weights: the source's answers, which for nemotron_h must also come from the forward pass above.
     for family, target, arch, keys in [
@@ -381,7 +267,7 @@ def main():
             off = difference(ours, source)
             assert off < 1e-4, off
             print(family, "forward pass against the reference:", off)
-        finish(target, family, copied(family), types, what, {})
+        finish(GENERATOR, target, family, copied(family), types, what, {})
 
     source = read_safetensors(DATA / "nemotron_h" / "expected.safetensors")
     config, _ = write("nemotron_h", "gguf_nemotron_h", "nemotron_h_moe", nemotron_keys, mixed=False)
@@ -401,7 +287,7 @@ def main():
     print(noise)
     assert gap > 2e-3 and model.smallest_gap > 1e-4, noise
     what = "tensors of mixed types, dequantised by gguf, run in float64 by the generator's forward pass"
-    finish("gguf_nemotron_h", "nemotron_h", ours, types, what, noise)
+    finish(GENERATOR, "gguf_nemotron_h", "nemotron_h", ours, types, what, noise)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 use crate::support::{Loaded, Tensors, argmax, data, device_variants, distance, geometry, open};
 use plimsoll_kernels::KvFormat;
-use plimsoll_runtime::Wanted;
+use plimsoll_runtime::{DeviceOptions, Wanted};
 
 const TOLERANCE: f32 = 1e-3;
 
@@ -38,7 +38,7 @@ impl Golden {
 }
 
 /// The last rows of what was computed against the rows that are known.
-fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) {
+pub fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) {
     assert!(got.len() >= expected.len(), "{what}: {} rows", got.len());
     for (i, (got, expected)) in got[got.len() - expected.len()..].iter().zip(expected).enumerate() {
         let distance = distance(got, expected);
@@ -47,15 +47,24 @@ fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) {
 }
 
 pub fn run(family: &str, file: &str) {
+    run_on(family, file, &device_variants());
+}
+
+/// A checkpoint whose graph and formats another golden has too: what is its own, the loader, needs one device.
+pub fn run_as_it_is(family: &str, file: &str) {
+    run_on(family, file, &device_variants()[..1]);
+}
+
+fn run_on(family: &str, file: &str, variants: &[(&'static str, DeviceOptions)]) {
     let golden = Golden::new(family, file);
     let (checkpoint, model) = open(&data(&golden.model));
     let lengths = golden.lengths();
     assert!(lengths.len() >= 3, "{lengths:?}");
     let longest = *lengths.last().unwrap() as u32;
-    for (variant, options) in device_variants() {
+    for &(variant, ref options) in variants {
         // All rows of the longest prompt in one step, beside a second sequence.
         let one_shot = geometry(longest + 16, 2, longest + 64, KvFormat::F32, longest + 64);
-        let mut loaded = Loaded::new(&checkpoint, &model, &options, &one_shot);
+        let mut loaded = Loaded::new(&checkpoint, &model, options, &one_shot);
         for &length in &lengths {
             let (ids, expected) = golden.prompt(length);
             for chunk in [length, 64, 7, 3, 1] {
@@ -78,7 +87,7 @@ pub fn run(family: &str, file: &str) {
         // The same through a small plan: a window's ring wraps, and mat-vecs serve the chunks.
         if variant == "as it is" {
             let small = geometry(longest + 16, 2, 7, KvFormat::F32, 7);
-            let mut loaded = Loaded::new(&checkpoint, &model, &options, &small);
+            let mut loaded = Loaded::new(&checkpoint, &model, options, &small);
             for &length in &lengths {
                 let (ids, expected) = golden.prompt(length);
                 let rows = loaded.feed(1, 0, &ids, 7);

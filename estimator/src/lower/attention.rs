@@ -82,7 +82,7 @@ impl Lowering<'_> {
                 qkv_stride: self.width(qkv),
             };
             let operands =
-                vec![Operand::Tensor(qkv), Operand::View(segment.view), Operand::View(self.shared.vectors)];
+                vec![Operand::Tensor(qkv), Operand::View(segment.view), Operand::View(self.vectors)];
             self.push(&format!("{label}.rope_kv"), When::Always, rope_kv::plan(profile, &args), operands);
         }
 
@@ -120,7 +120,7 @@ impl Lowering<'_> {
                 Operand::Scratch(scratch),
             ];
             if args.joins_sinks() {
-                operands.push(Operand::View(self.shared.vectors));
+                operands.push(Operand::View(self.vectors));
             }
             self.push(label, When::Always, attention::plan(profile, &args), operands);
             // A window bounds the reach by itself; without one, long contexts are cut into ranges.
@@ -138,7 +138,7 @@ impl Lowering<'_> {
             };
             let mut operands = vec![Operand::Scratch(scratch), Operand::Tensor(out)];
             if sinks.is_some() {
-                operands.push(Operand::View(self.shared.vectors));
+                operands.push(Operand::View(self.vectors));
             }
             self.push(
                 &format!("{label}.merge"),

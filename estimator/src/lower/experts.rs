@@ -42,8 +42,7 @@ impl Lowering<'_> {
             logits_stride: count,
             routing_stride: self.width(out),
         };
-        let operands =
-            vec![Operand::Tensor(logits), Operand::Tensor(out), Operand::View(self.shared.vectors)];
+        let operands = vec![Operand::Tensor(logits), Operand::Tensor(out), Operand::View(self.vectors)];
         self.push(label, When::Always, route::plan(self.shared.profile, &args), operands);
         Ok(())
     }
@@ -115,7 +114,7 @@ impl Lowering<'_> {
                     Operand::View(shard.view),
                     Operand::Tensor(x),
                     Operand::Tensor(out),
-                    Operand::View(self.shared.vectors),
+                    Operand::View(self.vectors),
                     match &who {
                         Operand::Scratch(i) => Operand::Scratch(*i),
                         _ => Operand::Tensor(routing),

@@ -84,7 +84,7 @@ impl<'a> Lowering<'a> {
                 Operand::Tensor(x),
                 Operand::View(segment.tails),
                 Operand::Tensor(out),
-                Operand::View(self.shared.vectors),
+                Operand::View(self.vectors),
             ];
             self.push(label, When::Always, conv::plan(profile, &args), operands);
             if taps > 1 {
@@ -146,7 +146,7 @@ impl<'a> Lowering<'a> {
                         ssd::Operand::Dt => Operand::Tensor(dt),
                         ssd::Operand::States => Operand::View(segment.states),
                         ssd::Operand::Out => Operand::Tensor(out),
-                        ssd::Operand::Vectors => Operand::View(self.shared.vectors),
+                        ssd::Operand::Vectors => Operand::View(self.vectors),
                         ssd::Operand::Scratch => Operand::Scratch(
                             scratch.ok_or_else(|| PlanError::graph(label, "scratch of no words"))?,
                         ),
@@ -186,6 +186,7 @@ impl<'a> Lowering<'a> {
         for (segment, slots) in self.live(layer) {
             let args = delta::Args {
                 shape,
+                tiled: op.tiled,
                 qkv_stride: self.width(qkv),
                 a_column: op.a_column,
                 b_column: op.b_column,
@@ -208,7 +209,7 @@ impl<'a> Lowering<'a> {
                         delta::Operand::Ab => Operand::Tensor(ab),
                         delta::Operand::States => Operand::View(segment.states),
                         delta::Operand::Out => Operand::Tensor(out),
-                        delta::Operand::Vectors => Operand::View(self.shared.vectors),
+                        delta::Operand::Vectors => Operand::View(self.vectors),
                         delta::Operand::Scratch => Operand::Scratch(
                             scratch.ok_or_else(|| PlanError::graph(label, "scratch of no words"))?,
                         ),
@@ -252,7 +253,7 @@ impl<'a> Lowering<'a> {
             eps: op.eps,
             gate_first: op.gate_first,
         };
-        let operands = vec![Operand::Tensor(x), Operand::Tensor(gate), Operand::View(self.shared.vectors)];
+        let operands = vec![Operand::Tensor(x), Operand::Tensor(gate), Operand::View(self.vectors)];
         self.push(label, When::Always, gated_norm::plan(self.shared.profile, &args), operands);
         Ok(())
     }

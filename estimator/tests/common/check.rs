@@ -26,7 +26,7 @@ pub fn check_plan(model: &Model, plan: &Plan) {
         .chain(plan.recurrent.layers.iter().flat_map(|l| {
             l.segments.iter().flat_map(|s| [(s.states, Role::Recurrent), (s.tails, Role::Recurrent)])
         }))
-        .chain([(plan.vectors, Role::Vectors)])
+        .chain(plan.vectors.iter().map(|&window| (window, Role::Vectors)))
     {
         let buffer = &plan.buffers[view.buffer as usize];
         assert_eq!(buffer.role, role);
@@ -36,6 +36,25 @@ pub fn check_plan(model: &Model, plan: &Plan) {
     resident.sort_unstable();
     for pair in resident.windows(2) {
         assert!(pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1, "{pair:?}");
+    }
+    // Every vector has values of a window for itself, and those of an op stand in one.
+    let mut places: Vec<(u32, u32, u32)> = plan
+        .vector_places
+        .iter()
+        .zip(&model.vectors)
+        .map(|(place, vector)| (place.window, place.word, place.word + vector.len))
+        .collect();
+    assert_eq!(places.len(), model.vectors.len());
+    for (_, op) in &model.graph.ops {
+        let windows = op.vectors().into_iter().map(|id| places[id.0 as usize].0);
+        assert!(windows.collect::<std::collections::HashSet<_>>().len() <= 1, "{op:?}");
+    }
+    places.sort_unstable();
+    for pair in places.windows(2) {
+        assert!(pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1, "{pair:?}");
+    }
+    for (window, _, end) in places {
+        assert!(u64::from(end) * 4 <= plan.vectors[window as usize].bytes);
     }
     // Groups hold every row of every matrix once; segments every page.
     let grouped: usize = plan.groups.iter().map(|g| g.matrices.len()).sum();

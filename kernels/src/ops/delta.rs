@@ -46,7 +46,7 @@ crate::params! {
         slices: u32,
         /// `Hv`.
         heads: u32,
-        /// `Hv / Hg`.
+        /// Value heads in a row that share a key head: `Hv / Hg`, or 1 where they take turns.
         group: u32,
         /// `Ev`.
         value_dim: u32,
@@ -84,6 +84,8 @@ crate::params! {
 pub struct Args {
     /// Sizes.
     pub shape: DeltaShape,
+    /// Value head `h` uses key head `h mod Hg`; else `h / (Hv/Hg)`.
+    pub tiled: bool,
     /// Values between rows of `qkv`: q at column 0, k at `Hg·Ek`, v at `2·Hg·Ek`.
     pub qkv_stride: u32,
     /// First column of the decay's input `[Hv]`.
@@ -210,7 +212,7 @@ pub fn plan(profile: &Profile, args: &Args) -> Vec<Stage> {
             items,
             slices,
             heads: shape.heads,
-            group: (shape.heads / shape.key_heads.max(1)).max(1),
+            group: if args.tiled { 1 } else { (shape.heads / shape.key_heads.max(1)).max(1) },
             value_dim: shape.value_dim,
             k_column: shape.key_heads * shape.key_dim,
             v_column: 2 * shape.key_heads * shape.key_dim,

@@ -36,7 +36,8 @@ fn place_of(index: u32) -> Place {
     place.head = item / p.slices;
     place.column = item % p.slices * COLUMNS;
     place.state = ((slot - p.first_slot) * p.heads + place.head) * EK * p.value_dim;
-    place.query = place.head / p.group * EK;
+    // The modulus does nothing to heads that stand together, and is all there is to those that take turns.
+    place.query = place.head / p.group * EK % p.k_column;
     place.here = true;
     return place;
 }

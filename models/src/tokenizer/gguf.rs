@@ -1,7 +1,8 @@
 //! GGUF vocabularies turned into `tokenizers` types.
 //!
 //! `tokenizer.ggml.model` "gpt2" is byte-level BPE with merges; "llama" is SentencePiece, which merges the pair
-//! whose *result* has the highest score first and falls back to bytes.
+//! whose *result* has the highest score first and falls back to bytes; "gemma4" spells like the latter and has the
+//! former's list of merges.
 
 use super::decode::{Spelling, byte_token};
 use super::pre::PreTokenizer;
@@ -9,7 +10,7 @@ use super::{Kind, MAX_VOCABULARY, Parts, Piece, Tokenizer};
 use crate::checkpoint::gguf::Metadata;
 use crate::error::{ModelError, quoted};
 use std::collections::{BTreeSet, HashMap};
-use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace, Sequence};
 use tokenizers::{AddedToken, Tokenizer as Pipeline};
 
@@ -31,7 +32,8 @@ enum TokenType {
 struct Vocabulary<'a> {
     texts: Vec<&'a str>,
     types: Vec<TokenType>,
-    /// Text → lowest id.
+    /// Text → id: the lowest of those that have it, of "gemma4" the highest. Published files of that have three texts
+    /// twice, "#" among them, whose place is behind, with the other characters.
     ids: HashMap<&'a str, u32>,
 }
 
@@ -40,16 +42,17 @@ pub(super) fn from_metadata(meta: &Metadata) -> Result<Option<Tokenizer>, ModelE
         None | Some("none" | "no_vocab") => return Ok(None),
         Some(model) => model,
     };
-    if !matches!(model, "gpt2" | "llama") {
+    if !matches!(model, "gpt2" | "llama" | "gemma4") {
         return Err(ModelError::unsupported(
             format!("tokenizer model {}", quoted(model)),
-            "known are \"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece)",
+            "known are \"gpt2\" (byte-level BPE), \"llama\" (SentencePiece) and \"gemma4\" (its spelling, with merges)",
         ));
     }
-    let vocabulary = Vocabulary::read(meta)?;
+    let vocabulary = Vocabulary::read(meta, model == "gemma4")?;
     let (mut pipeline, spelling, adds_bos) = match model {
         "gpt2" => byte_level(meta, &vocabulary)?,
-        _ => sentence(meta, &vocabulary)?,
+        "gemma4" => sentence(meta, &vocabulary, listed_merges(meta, &vocabulary)?, false)?,
+        _ => sentence(meta, &vocabulary, ranked_merges(meta, &vocabulary)?, true)?,
     };
     pipeline
         .add_tokens(vocabulary.added())
@@ -79,7 +82,7 @@ fn around(meta: &Metadata, key: &str, default: bool, id: Option<u32>) -> Result<
 }
 
 impl<'a> Vocabulary<'a> {
-    fn read(meta: &'a Metadata) -> Result<Self, ModelError> {
+    fn read(meta: &'a Metadata, last: bool) -> Result<Self, ModelError> {
         let array = meta.array(TOKENS)?;
         let count = array.len();
         if count == 0 || count > MAX_VOCABULARY {
@@ -104,7 +107,10 @@ impl<'a> Vocabulary<'a> {
         };
         let mut ids = HashMap::with_capacity(count);
         for (id, &text) in texts.iter().enumerate() {
-            ids.entry(text).or_insert(id as u32);
+            let chosen = ids.entry(text).or_insert(id as u32);
+            if last {
+                *chosen = id as u32;
+            }
         }
         Ok(Vocabulary { texts, types, ids })
     }
@@ -196,6 +202,20 @@ fn byte_level(
     vocabulary: &Vocabulary<'_>,
 ) -> Result<(Pipeline, Spelling, bool), ModelError> {
     let pre = PreTokenizer::named(meta.opt_str("tokenizer.ggml.pre")?.unwrap_or("default"))?;
+    let merges = listed_merges(meta, vocabulary)?;
+    let bpe = build(
+        BPE::builder()
+            .vocab_and_merges(vocabulary.model_ids().collect::<Vocab>(), merges)
+            .ignore_merges(pre.ignore_merges),
+    )?;
+    let mut pipeline = Pipeline::new(bpe);
+    with_normalizer(&mut pipeline, pre.normalizer())?;
+    pipeline.with_pre_tokenizer(Some(pre.build()?));
+    Ok((pipeline, Spelling::ByteLevel, pre.adds_bos))
+}
+
+/// The merges a file lists, those that can apply.
+fn listed_merges(meta: &Metadata, vocabulary: &Vocabulary<'_>) -> Result<Merges, ModelError> {
     let mut merges = Vec::new();
     let mut joined = String::new();
     for (i, merge) in meta.array(MERGES)?.strings()?.enumerate() {
@@ -214,22 +234,12 @@ fn byte_level(
             merges.push((left.to_owned(), right.to_owned()));
         }
     }
-    let bpe = build(
-        BPE::builder()
-            .vocab_and_merges(vocabulary.model_ids().collect::<Vocab>(), merges)
-            .ignore_merges(pre.ignore_merges),
-    )?;
-    let mut pipeline = Pipeline::new(bpe);
-    with_normalizer(&mut pipeline, pre.normalizer())?;
-    pipeline.with_pre_tokenizer(Some(pre.build()?));
-    Ok((pipeline, Spelling::ByteLevel, pre.adds_bos))
+    Ok(merges)
 }
 
-/// "llama": SentencePiece merges by score.
-///
-/// Every way to put a token together from two others is a merge, ranked by the token's score. Ties go to the longer
-/// left part, which is the leftmost choice where candidates overlap.
-fn sentence(meta: &Metadata, vocabulary: &Vocabulary<'_>) -> Result<(Pipeline, Spelling, bool), ModelError> {
+/// The merges of SentencePiece: every way to put a token together from two others, ranked by the token's score. Ties go
+/// to the longer left part, which is the leftmost choice where candidates overlap.
+fn ranked_merges(meta: &Metadata, vocabulary: &Vocabulary<'_>) -> Result<Merges, ModelError> {
     let scores = meta.array(SCORES)?;
     same_length(SCORES, scores.len(), vocabulary.texts.len())?;
     let scores = scores.f32s()?;
@@ -265,8 +275,17 @@ fn sentence(meta: &Metadata, vocabulary: &Vocabulary<'_>) -> Result<(Pipeline, S
     ranked.sort_by(|a, b| {
         b.0.total_cmp(&a.0).then_with(|| b.1.len().cmp(&a.1.len())).then_with(|| b.2.len().cmp(&a.2.len()))
     });
-    let merges = ranked.iter().map(|(_, left, right)| ((*left).to_owned(), (*right).to_owned())).collect();
+    Ok(ranked.iter().map(|(_, left, right)| ((*left).to_owned(), (*right).to_owned())).collect())
+}
 
+/// "llama" and "gemma4": text with `▁` for spaces, and bytes for what has no token. Whether a space goes before a text
+/// that the file says nothing of is `prefix`.
+fn sentence(
+    meta: &Metadata,
+    vocabulary: &Vocabulary<'_>,
+    merges: Merges,
+    prefix: bool,
+) -> Result<(Pipeline, Spelling, bool), ModelError> {
     let mut builder = BPE::builder()
         .vocab_and_merges(vocabulary.model_ids().collect::<Vocab>(), merges)
         .byte_fallback(vocabulary.texts.iter().any(|t| byte_token(t).is_some()))
@@ -277,7 +296,7 @@ fn sentence(meta: &Metadata, vocabulary: &Vocabulary<'_>) -> Result<(Pipeline, S
     }
     let mut pipeline = Pipeline::new(build(builder)?);
 
-    let prefix = meta.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let prefix = meta.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(prefix);
     let mut steps = Vec::new();
     if prefix {
         steps.push(NormalizerWrapper::Prepend(Prepend::new("▁".to_owned())));

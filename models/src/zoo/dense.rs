@@ -1,6 +1,6 @@
 //! What llama, qwen3 and gemma3 share: the sizes of a dense decoder-only transformer and how checkpoints spell them.
 
-use super::fields::{Fields, Range, size};
+use super::fields::{Fields, Range, positive, size};
 pub use super::ropes::rope_from_config;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::gguf::Metadata;
@@ -126,10 +126,10 @@ impl Dense {
     }
 
     /// Sizes that contradict each other, or are beyond anything real, are found before anything is planned.
-    fn checked(self) -> Result<Self, ModelError> {
+    pub(super) fn checked(self) -> Result<Self, ModelError> {
         let AttentionShape { heads, kv_heads, head_dim } = self.shape;
         for (key, value, most) in [
-            ("layers", self.layers, 4096),
+            ("layers", self.layers, MAX_LAYERS),
             ("attention heads", heads, 1 << 16),
             ("KV heads", kv_heads, 1 << 16),
             ("head size", head_dim, 1 << 16),
@@ -259,6 +259,19 @@ pub fn gguf_per_layer(meta: &Metadata, key: &str, layers: u32) -> Result<Option<
     all.into_iter().map(|n| if n == 0 { Ok(0) } else { bounded(key, n) }).collect::<Result<_, _>>().map(Some)
 }
 
+/// More than any model has, and few enough to keep something for each.
+const MAX_LAYERS: u32 = 4096;
+
+/// How many layers GGUF metadata state.
+pub(super) fn gguf_layers(meta: &Metadata, arch: &str) -> Result<u32, ModelError> {
+    let key = format!("{arch}.block_count");
+    let layers = gguf_size(meta, &key)?.ok_or_else(|| missing(&key))?;
+    if layers > MAX_LAYERS {
+        return Err(ModelError::field(key, format!("1 to {MAX_LAYERS}"), layers.to_string()));
+    }
+    Ok(layers)
+}
+
 fn bounded(key: &str, value: u64) -> Result<u32, ModelError> {
     u32::try_from(value)
         .ok()
@@ -284,10 +297,10 @@ pub fn rope_from_gguf(
     let base = format!("{arch}.rope.freq_base");
     let theta = Range::THETA.check(&base, meta.opt_f64(&base)?.unwrap_or(default_theta))?;
     let rotated = gguf_size(meta, &format!("{arch}.rope.dimension_count"))?.unwrap_or(head_dim);
-    if rotated > head_dim {
+    if rotated > head_dim || !rotated.is_multiple_of(2) {
         return Err(ModelError::field(
             format!("{arch}.rope.dimension_count"),
-            format!("at most the head size {head_dim}"),
+            format!("an even number up to the head size {head_dim}"),
             rotated.to_string(),
         ));
     }
@@ -324,7 +337,8 @@ pub fn rope_from_gguf(
                 .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                 .collect();
             for &factor in &factors {
-                Range::STRETCH.check("rope_freqs.weight", factor.into())?;
+                // Up to 1e30, for pairs that are not to turn.
+                positive("rope_freqs.weight", factor.into())?;
             }
             Ok(rope.with_factors(&factors))
         }

@@ -3,7 +3,6 @@
 mod slices;
 mod stacks;
 
-pub use slices::GatedNames;
 pub use stacks::{GateUp, GateUpNames};
 
 use super::packed::{self, Wanted};
@@ -91,6 +90,21 @@ impl<'a> Weights<'a> {
         self.add(tensor, rows, cols, Module::Parameter)
     }
 
+    /// A matrix `[1, cols]`, which writers may store as a vector.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn row(&mut self, tensor: &str, cols: u32) -> Result<MatrixId, ModelError> {
+        let flat = self.checkpoint.tensor(tensor).filter(|info| info.shape == [u64::from(cols)]);
+        match flat.and_then(|info| info.dtype.format()) {
+            None => self.matrix(tensor, 1, cols),
+            Some(format) => {
+                let source = Source::tensor(tensor, 1);
+                Ok(self.push(tensor, Matrix { source, rows: 1, cols, format, experts: 1 }))
+            }
+        }
+    }
+
     fn add(&mut self, tensor: &str, rows: u32, cols: u32, kind: Module) -> Result<MatrixId, ModelError> {
         let wanted = Wanted { experts: None, rows, cols };
         let (format, source) = if self.is_bare() {
@@ -129,7 +143,8 @@ impl<'a> Weights<'a> {
                 (name, format, source)
             }
             (None, Some(separate)) => {
-                let (format, source) = self.separate_experts(separate, experts, rows, cols)?;
+                let wanted = Wanted { experts: None, rows, cols };
+                let (format, source) = self.separate_experts(separate, experts, wanted)?;
                 (separate(0), format, source)
             }
             (stacked, _) => {
@@ -177,15 +192,13 @@ impl<'a> Weights<'a> {
         &self,
         separate: &dyn Fn(u32) -> String,
         experts: u32,
-        rows: u32,
-        cols: u32,
+        wanted: Wanted,
     ) -> Result<(Format, Source), ModelError> {
-        let wanted = Wanted { experts: None, rows, cols };
         let (mut format, mut pieces) = (None, Vec::new());
         for expert in 0..experts {
             let name = separate(expert);
             let found = packed::find(self.checkpoint, &name, wanted)?;
-            self.compare(&name, cols, found.format)?;
+            self.compare(&name, wanted.cols, found.format)?;
             if *format.get_or_insert(found.format) != found.format {
                 return Err(mixed(&name));
             }

@@ -1,6 +1,7 @@
 //! Builds small files byte by byte, so that tests can break any one field.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod gguf;
 pub mod tensors;
 
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ impl Default for Gguf {
     }
 }
 
-fn put_str(out: &mut Vec<u8>, text: &str) {
+pub fn put_str(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u64).to_le_bytes());
     out.extend(text.as_bytes());
 }
@@ -98,7 +99,7 @@ impl Gguf {
     }
 }
 
-fn put_value(out: &mut Vec<u8>, value: &Kv) {
+pub fn put_value(out: &mut Vec<u8>, value: &Kv) {
     let mut head = |kind: u32| out.extend(kind.to_le_bytes());
     match value {
         Kv::U32(v) => {

@@ -2,7 +2,9 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::data;
+use plimsoll_kernels::Format;
 use plimsoll_models::checkpoint::Checkpoint;
+use plimsoll_models::model::State;
 use plimsoll_models::{Model, ModelError, Registry};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -87,6 +89,31 @@ impl Tensors {
 /// The model of a golden checkpoint, by its published configuration.
 pub fn golden(family: &str) -> Model {
     Tensors::of(family).build(&config(&format!("golden/{family}/config.json"))).expect(family)
+}
+
+/// The model of a golden checkpoint whose published configuration was changed.
+pub fn golden_with(family: &str, change: impl FnOnce(&mut Value)) -> Result<Model, ModelError> {
+    let mut config = config(&format!("golden/{family}/config.json"));
+    change(&mut config);
+    Tensors::of(family).build(&config)
+}
+
+/// Puts every entry of `change` in the place of the configuration's own.
+pub fn merge(config: &mut Value, change: &Value) {
+    for (key, value) in change.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+}
+
+/// Format, rows and columns of every matrix.
+pub fn formats(model: &Model) -> Vec<(Format, u32, u32)> {
+    model.matrices.iter().map(|m| (m.format, m.rows, m.cols)).collect()
+}
+
+/// Bytes of the recurrent states of one sequence.
+pub fn state_bytes(model: &Model) -> u64 {
+    let shapes = model.states.iter().filter_map(State::recurrent);
+    shapes.map(|s| 4 * (u64::from(s.values) + u64::from(s.channels) * u64::from(s.taps - 1))).sum()
 }
 
 /// The model of a checkpoint among the test data.

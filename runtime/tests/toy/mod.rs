@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
 use plimsoll_estimator::plan::{
-    ALIGN, Buffer, KvPlan, ModelFacts, Program, Ranges, RecurrentPlan, Role, Segment, Shard, View,
-    WeightGroup,
+    ALIGN, Buffer, KvPlan, ModelFacts, Program, Ranges, RecurrentPlan, Role, Segment, Shard, VectorPlace,
+    View, WeightGroup,
 };
 use plimsoll_estimator::{Admitted, Geometry, Plan};
 use plimsoll_kernels::{Format, KvFormat, Profile, Record, StepLayout};
@@ -143,12 +143,12 @@ pub fn plan(profile: &Profile, model: &Model, cut: u32, staging_bytes: u64, weig
         groups.push(WeightGroup { matrices: vec![MatrixId(id)], record, rows: matrix.rows, shards });
     }
     let mut words = 0;
-    let vector_offsets: Vec<u32> = model
+    let vector_places: Vec<VectorPlace> = model
         .vectors
         .iter()
         .map(|v| {
             words += v.len;
-            words - v.len
+            VectorPlace { window: 0, word: words - v.len }
         })
         .collect();
     let buffer = |name: &str, segment, role, bytes: u64| Buffer {
@@ -194,8 +194,8 @@ pub fn plan(profile: &Profile, model: &Model, cut: u32, staging_bytes: u64, weig
         buffers,
         staging_bytes,
         groups,
-        vectors: View { buffer: 1, offset: 0, bytes: u64::from(words.max(1)) * 4 },
-        vector_offsets,
+        vectors: vec![View { buffer: 1, offset: 0, bytes: u64::from(words.max(1)) * 4 }],
+        vector_places,
         kv: KvPlan { kinds: vec![], layers: vec![] },
         recurrent: RecurrentPlan::default(),
         step,

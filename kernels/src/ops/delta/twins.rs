@@ -40,7 +40,10 @@ struct Inputs {
 fn inputs(args: &Args, qkv: &[f32], ab: &[f32], vectors: &[f32], token: usize, head: usize) -> Inputs {
     let shape = &args.shape;
     let (key_dim, value_dim) = (shape.key_dim as usize, shape.value_dim as usize);
-    let key_head = head / (shape.heads / shape.key_heads) as usize;
+    let key_head = match args.tiled {
+        true => head % shape.key_heads as usize,
+        false => head / (shape.heads / shape.key_heads) as usize,
+    };
     let row = &qkv[token * args.qkv_stride as usize..];
     let take =
         |at: usize, len: usize| -> Vec<f64> { row[at..at + len].iter().map(|v| f64::from(*v)).collect() };

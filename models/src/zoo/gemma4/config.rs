@@ -41,6 +41,8 @@ pub(super) struct Config {
     /// Channels of the embedding each layer has of its own; 0 for none.
     pub own_embedding: u32,
     pub moe: Option<Moe>,
+    /// For [`crate::model::Model::notes`].
+    pub notes: Vec<String>,
 }
 
 /// Every sixth layer is full where nothing states it.
@@ -73,10 +75,7 @@ pub(super) fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
     let key = "final_logit_softcapping";
     let softcap = fields.opt_within(key, Range::CAP)?;
     let own_embedding = count(fields, "hidden_size_per_layer_input")?;
-    if u64::from(own_embedding) * u64::from(sizes.layers) >= 1 << 26 {
-        let got = format!("{own_embedding} × {}", sizes.layers);
-        return Err(ModelError::field("hidden_size_per_layer_input × layers", "under 2^26", got));
-    }
+    check_own_embedding("hidden_size_per_layer_input", own_embedding, sizes.layers)?;
     if own_embedding > 0 {
         let key = "vocab_size_per_layer_input";
         let own = fields.size(key, Some(sizes.vocab))?;
@@ -92,8 +91,18 @@ pub(super) fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         softcap: softcap.map(|cap| cap as f32),
         own_embedding,
         moe: moe(fields)?,
+        notes: vec![],
         sizes,
     })
+}
+
+/// The embeddings of all layers are one row of the device's.
+pub(super) fn check_own_embedding(key: &str, size: u32, layers: u32) -> Result<(), ModelError> {
+    if u64::from(size) * u64::from(layers) >= 1 << 26 {
+        let got = format!("{size} × {layers}");
+        return Err(ModelError::field(format!("{key} × layers"), "under 2^26", got));
+    }
+    Ok(())
 }
 
 /// A count that may be zero, as it is where nothing states it.
@@ -117,26 +126,66 @@ fn moe(fields: &Fields<'_>) -> Result<Option<Moe>, ModelError> {
         top: either(["top_k_experts", "num_experts_per_tok"])?,
         width: either(["moe_intermediate_size", "expert_intermediate_size"])?,
     };
-    if moe.top > moe.experts {
-        let expected = format!("at most the {} experts", moe.experts);
-        return Err(ModelError::field("top_k_experts", expected, moe.top.to_string()));
+    moe.checked("top_k_experts", "num_experts × moe_intermediate_size").map(Some)
+}
+
+impl Moe {
+    /// By the keys of how many are chosen, and of how many there are times their width.
+    pub(super) fn checked(self, top: &str, size: &str) -> Result<Self, ModelError> {
+        if self.top > self.experts {
+            let expected = format!("at most the {} experts", self.experts);
+            return Err(ModelError::field(top, expected, self.top.to_string()));
+        }
+        if u64::from(self.experts) * 2 * u64::from(self.width) >= 1 << 31 {
+            let got = format!("{} × {}", self.experts, self.width);
+            return Err(ModelError::field(size, "under 2^30", got));
+        }
+        Ok(self)
     }
-    if u64::from(moe.experts) * 2 * u64::from(moe.width) >= 1 << 31 {
-        let got = format!("{} × {}", moe.experts, moe.width);
-        return Err(ModelError::field("num_experts × moe_intermediate_size", "under 2^30", got));
+}
+
+/// A layer of which it is not yet known whose keys and values it reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alone {
+    pub sliding: bool,
+    pub shape: AttentionShape,
+    /// Its keys serve as its values, if it has any.
+    pub values_are_keys: bool,
+    pub ffn: u32,
+}
+
+/// How many layers have keys and values of their own where the last `sharing` have none.
+pub(super) fn own_layers(key: &str, layers: u32, sharing: u32) -> Result<u32, ModelError> {
+    let own = layers.checked_sub(sharing).filter(|&own| own > 0);
+    own.ok_or_else(|| ModelError::field(key, format!("under the {layers} layers"), sharing.to_string()))
+}
+
+/// The first `own` layers keep keys and values; each of the others reads those of the last before it of its kind.
+pub(super) fn share(key: &str, all: &[Alone], own: u32) -> Result<Vec<Layer>, ModelError> {
+    let mut layers: Vec<Layer> = Vec::new();
+    for (layer, &Alone { sliding, shape, values_are_keys, ffn }) in (0u32..).zip(all) {
+        check_shape(layer, shape)?;
+        let (state, keys) = if layer < own {
+            (layer, if values_are_keys { Keys::Values } else { Keys::Own })
+        } else {
+            let like = |l: &Layer| l.sliding == sliding && l.keys != Keys::Shared && l.shape == shape;
+            let state = layers.iter().rposition(like).ok_or_else(|| {
+                let expected = format!("a layer before layer {layer} whose keys and values it can share");
+                ModelError::field(key, expected, (all.len() as u64 - u64::from(own)).to_string())
+            })?;
+            (state as u32, Keys::Shared)
+        };
+        layers.push(Layer { sliding, shape, keys, state, ffn });
     }
-    Ok(Some(moe))
+    Ok(layers)
 }
 
 fn layers(fields: &Fields<'_>, sizes: &Dense, sliding: &[bool]) -> Result<Vec<Layer>, ModelError> {
     let tied_values = fields.flag("attention_k_eq_v", false)?;
     let wide = fields.flag("use_double_wide_mlp", false)?;
     let key = "num_kv_shared_layers";
-    let sharing = count(fields, key)?;
-    let own = sizes.layers.checked_sub(sharing).filter(|&own| own > 0).ok_or_else(|| {
-        ModelError::field(key, format!("under the {} layers", sizes.layers), sharing.to_string())
-    })?;
-    let mut layers: Vec<Layer> = Vec::new();
+    let own = own_layers(key, sizes.layers, count(fields, key)?)?;
+    let mut all = Vec::new();
     for (layer, &sliding) in (0..sizes.layers).zip(sliding) {
         let mut shape = sizes.shape;
         if !sliding {
@@ -146,20 +195,10 @@ fn layers(fields: &Fields<'_>, sizes: &Dense, sliding: &[bool]) -> Result<Vec<La
             }
         }
         override_shape(fields, layer, &mut shape)?;
-        check_shape(layer, shape)?;
-        let (state, keys, ffn) = if layer < own {
-            (layer, if tied_values && !sliding { Keys::Values } else { Keys::Own }, sizes.ffn)
-        } else {
-            let like = |l: &Layer| l.sliding == sliding && l.keys != Keys::Shared && l.shape == shape;
-            let state = layers.iter().rposition(like).ok_or_else(|| {
-                let expected = format!("a layer before layer {layer} whose keys and values it can share");
-                ModelError::field(key, expected, sharing.to_string())
-            })?;
-            (state as u32, Keys::Shared, if wide { sizes.ffn.saturating_mul(2) } else { sizes.ffn })
-        };
-        layers.push(Layer { sliding, shape, keys, state, ffn });
+        let ffn = if wide && layer >= own { sizes.ffn.saturating_mul(2) } else { sizes.ffn };
+        all.push(Alone { sliding, shape, values_are_keys: tied_values && !sliding, ffn });
     }
-    Ok(layers)
+    share(key, &all, own)
 }
 
 /// `per_layer_config`: sizes of single layers by their number, which newer files have in place of `global_…`.
@@ -190,7 +229,7 @@ fn check_shape(layer: u32, shape: AttentionShape) -> Result<(), ModelError> {
     if !head_dim.is_multiple_of(2) || head_dim > 1 << 16 {
         return Err(ModelError::field(key("head size"), "an even number up to 65536", head_dim.to_string()));
     }
-    if !heads.is_multiple_of(kv_heads) {
+    if heads == 0 || !heads.is_multiple_of(kv_heads) {
         let expected = format!("a divisor of the {heads} query heads");
         return Err(ModelError::field(key("KV heads"), expected, kv_heads.to_string()));
     }

@@ -31,6 +31,8 @@ pub(super) enum Ffn {
 pub(super) struct DeltaSizes {
     pub shape: DeltaShape,
     pub taps: u32,
+    /// Value heads take turns: see [`crate::graph::Delta::tiled`].
+    pub tiled: bool,
 }
 
 /// Everything but the tensors.
@@ -240,34 +242,46 @@ fn delta(fields: &Fields<'_>) -> Result<DeltaSizes, ModelError> {
         value_dim: fields.size("linear_value_head_dim", None)?,
     };
     let taps = fields.size("linear_conv_kernel_dim", Some(4))?;
-    bounded("linear_num_value_heads", shape.heads, 1 << 12)?;
-    bounded("linear_num_key_heads", shape.key_heads, 1 << 12)?;
-    bounded("linear_key_head_dim", shape.key_dim, 1 << 12)?;
-    bounded("linear_value_head_dim", shape.value_dim, 1 << 12)?;
-    if !(2..=64).contains(&taps) {
-        return Err(ModelError::field("linear_conv_kernel_dim", "2 to 64", taps.to_string()));
+    DeltaSizes { shape, taps, tiled: false }.checked(&[
+        "linear_num_value_heads",
+        "linear_num_key_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+        "linear_conv_kernel_dim",
+    ])
+}
+
+impl DeltaSizes {
+    /// Checks the sizes; `keys` are the fields of value heads, key heads, the sizes of both, and the taps.
+    pub(super) fn checked<K: AsRef<str>>(self, keys: &[K; 5]) -> Result<Self, ModelError> {
+        let Self { shape, taps, .. } = self;
+        let [heads, key_heads, key_dim, value_dim, taps_key] = keys.each_ref().map(AsRef::as_ref);
+        bounded(heads, shape.heads, 1 << 12)?;
+        bounded(key_heads, shape.key_heads, 1 << 12)?;
+        bounded(key_dim, shape.key_dim, 1 << 12)?;
+        bounded(value_dim, shape.value_dim, 1 << 12)?;
+        if !(2..=64).contains(&taps) {
+            return Err(ModelError::field(taps_key, "2 to 64", taps.to_string()));
+        }
+        if !shape.heads.is_multiple_of(shape.key_heads) {
+            let expected = format!("a divisor of the {} value heads", shape.heads);
+            return Err(ModelError::field(key_heads, expected, shape.key_heads.to_string()));
+        }
+        let inner = u64::from(shape.inner());
+        if u64::from(shape.channels()) >= 1 << 26 || inner * u64::from(shape.key_dim) >= 1 << 30 {
+            return Err(ModelError::field(
+                "value heads × key size × value size",
+                "under 2^30",
+                format!("{} × {} × {}", shape.heads, shape.key_dim, shape.value_dim),
+            ));
+        }
+        Ok(self)
     }
-    if !shape.heads.is_multiple_of(shape.key_heads) {
-        return Err(ModelError::field(
-            "linear_num_key_heads",
-            format!("a divisor of the {} value heads", shape.heads),
-            shape.key_heads.to_string(),
-        ));
-    }
-    let inner = u64::from(shape.inner());
-    if u64::from(shape.channels()) >= 1 << 26 || inner * u64::from(shape.key_dim) >= 1 << 30 {
-        return Err(ModelError::field(
-            "value heads × key size × value size",
-            "under 2^30",
-            format!("{} × {} × {}", shape.heads, shape.key_dim, shape.value_dim),
-        ));
-    }
-    Ok(DeltaSizes { shape, taps })
 }
 
 impl Config {
     /// Sizes that contradict each other, or are beyond anything real, are found before anything is planned.
-    fn checked(self) -> Result<Self, ModelError> {
+    pub(super) fn checked(self) -> Result<Self, ModelError> {
         check_outer(self.vocab, self.hidden, self.layers.len() as u32, self.eps)?;
         let mut experts = 0;
         for (_, ffn) in &self.layers {

@@ -6,12 +6,13 @@
 //! Networks", 2024) in most layers, and an expert that every token sees, behind a gate of its own.
 
 mod config;
+mod gguf;
 mod names;
 
 use super::Architecture;
 use super::mamba::linear;
 use super::nemotron_h::Moe;
-use super::weights::{ExpertNames, GatedNames, Weights};
+use super::weights::{ExpertNames, GateUpNames, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::graph::{
@@ -20,6 +21,7 @@ use crate::graph::{
 };
 use crate::model::{Model, State, Transform};
 use config::{Config, DeltaSizes, Ffn, Mixer, from_config};
+use gguf::from_gguf;
 use names::Names;
 
 /// The qwen3_moe family.
@@ -39,6 +41,10 @@ impl Architecture for Qwen3Moe {
         "qwen3_moe"
     }
 
+    fn spellings(&self) -> &'static [&'static str] {
+        &["qwen3moe"]
+    }
+
     fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
         build(checkpoint, self.name(), Family::Moe3)
     }
@@ -50,7 +56,7 @@ impl Architecture for Qwen35 {
     }
 
     fn spellings(&self) -> &'static [&'static str] {
-        &["qwen3_5_text"]
+        &["qwen3_5_text", "qwen35"]
     }
 
     fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
@@ -64,7 +70,7 @@ impl Architecture for Qwen35Moe {
     }
 
     fn spellings(&self) -> &'static [&'static str] {
-        &["qwen3_5_moe_text"]
+        &["qwen3_5_moe_text", "qwen35moe"]
     }
 
     fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
@@ -75,6 +81,10 @@ impl Architecture for Qwen35Moe {
 impl Architecture for Qwen3Next {
     fn name(&self) -> &'static str {
         "qwen3_next"
+    }
+
+    fn spellings(&self) -> &'static [&'static str] {
+        &["qwen3next"]
     }
 
     fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
@@ -91,9 +101,12 @@ enum Family {
 }
 
 fn build(checkpoint: &Checkpoint, architecture: &str, family: Family) -> Result<Model, ModelError> {
-    let config = from_config(checkpoint, family)?;
+    let config = match checkpoint.metadata() {
+        Some(_) => from_gguf(checkpoint, &super::stated(checkpoint).unwrap_or_default(), family)?,
+        None => from_config(checkpoint, family)?,
+    };
     let w = Weights::new(checkpoint)?;
-    let names = Names::of(checkpoint, &w, &config);
+    let names = Names::of(checkpoint, &w, &config, family);
     let plus_one = family != Family::Moe3 && !names.one_is_added;
     let mut builder = Builder { w, g: GraphBuilder::new(), config: &config, names, family, plus_one };
     let logits = builder.build()?;
@@ -210,7 +223,7 @@ impl Builder<'_> {
     }
 
     fn delta(&mut self, layer: u32, sizes: DeltaSizes, h: TensorId, x: TensorId) -> Result<(), ModelError> {
-        let DeltaSizes { shape, taps } = sizes;
+        let DeltaSizes { shape, taps, tiled } = sizes;
         let hidden = self.config.hidden;
         let (inner, channels, heads) = (shape.inner(), shape.channels(), shape.heads);
         let state = StateId(layer);
@@ -218,15 +231,16 @@ impl Builder<'_> {
         let part = |name: &str| self.names.layer(layer, &format!("linear_attn.{name}"));
         let conv =
             Conv { column: 0, weight: self.w.conv(&part("conv1d"), channels, taps)?, bias: None, state };
-        let bare = |name: &str| part(name).replace(".weight", "");
+        let decay = if self.names.a_is_log { Transform::NegExp } else { Transform::None };
         let delta = Delta {
             shape,
             a_column: heads,
             b_column: 0,
-            a: self.w.vector_as(&bare("A_log"), heads, Transform::NegExp)?,
-            dt_bias: self.w.vector(&bare("dt_bias"), heads)?,
+            a: self.w.vector_as(&self.names.parameter(layer, "linear_attn.A_log"), heads, decay)?,
+            dt_bias: self.w.vector(&self.names.dt_bias(layer, &self.w), heads)?,
             eps: 1e-6,
             state,
+            tiled,
         };
         let norm = GatedNorm {
             gate_column: 0,
@@ -253,12 +267,13 @@ impl Builder<'_> {
         let hidden = self.config.hidden;
         let (inner, channels, heads) = (shape.inner(), shape.channels(), shape.heads);
         let name = |part: &str| self.names.layer(layer, &format!("linear_attn.{part}"));
+        let mut whole = |part: &str, rows: u32| self.w.matrix(&name(part), rows, hidden);
         if self.family != Family::Next {
             return Ok([
-                self.w.matrix(&name("in_proj_qkv"), channels, hidden)?,
-                self.w.matrix(&name("in_proj_z"), inner, hidden)?,
-                self.w.matrix(&name("in_proj_b"), heads, hidden)?,
-                self.w.matrix(&name("in_proj_a"), heads, hidden)?,
+                whole("in_proj_qkv", channels)?,
+                whole("in_proj_z", inner)?,
+                whole("in_proj_b", heads)?,
+                whole("in_proj_a", heads)?,
             ]);
         }
         // Each key head has its rows of q, k, v and z one after the other, v and z of all value heads it serves; and so
@@ -268,19 +283,26 @@ impl Builder<'_> {
         let runs = |stride: u32, from: u32, rows: u32| {
             (0..shape.key_heads).map(move |head| head * stride + from..head * stride + from + rows)
         };
-        let stride = 2 * key + 2 * value;
-        let qkv: Vec<_> =
-            runs(stride, 0, key).chain(runs(stride, key, key)).chain(runs(stride, 2 * key, value)).collect();
-        let z: Vec<_> = runs(stride, 2 * key + value, value).collect();
-        let b: Vec<_> = runs(2 * served, 0, served).collect();
-        let a: Vec<_> = runs(2 * served, served, served).collect();
-        let (qkvz, ba) = (name("in_proj_qkvz"), name("in_proj_ba"));
-        Ok([
-            self.w.rows(&qkvz, "qkv", channels + inner, hidden, &qkv)?,
-            self.w.rows(&qkvz, "z", channels + inner, hidden, &z)?,
-            self.w.rows(&ba, "b", 2 * heads, hidden, &b)?,
-            self.w.rows(&ba, "a", 2 * heads, hidden, &a)?,
-        ])
+        // GGUF's writers take the larger of the two apart; those of older files did not.
+        let [qkv, z] = if self.names.are_gguf() && self.w.has(&name("in_proj_qkv"), false) {
+            [
+                self.w.matrix(&name("in_proj_qkv"), channels, hidden)?,
+                self.w.matrix(&name("in_proj_z"), inner, hidden)?,
+            ]
+        } else {
+            let (stride, qkvz) = (2 * key + 2 * value, name("in_proj_qkvz"));
+            let [q, k] = [0, key].map(|from| runs(stride, from, key));
+            let qkv: Vec<_> = q.chain(k).chain(runs(stride, 2 * key, value)).collect();
+            let z: Vec<_> = runs(stride, 2 * key + value, value).collect();
+            let mut rows = |part: &str, runs: &[_]| self.w.rows(&qkvz, part, channels + inner, hidden, runs);
+            [rows("qkv", &qkv)?, rows("z", &z)?]
+        };
+        let ba = name("in_proj_ba");
+        let mut rows = |part: &str, from: u32| {
+            let runs: Vec<_> = runs(2 * served, from, served).collect();
+            self.w.rows(&ba, part, 2 * heads, hidden, &runs)
+        };
+        Ok([qkv, z, rows("b", 0)?, rows("a", served)?])
     }
 
     /// `to += down(silu(gate(h))·up(h))`, perhaps times the sigmoid of the one value a token has in `scale`.
@@ -314,23 +336,26 @@ impl Builder<'_> {
 
     fn moe(&mut self, layer: u32, moe: &Moe, h: TensorId, x: TensorId) -> Result<(), ModelError> {
         let hidden = self.config.hidden;
-        let module = self.names.module(layer, "mlp");
-        let gate = self.w.matrix(&format!("{module}.gate.weight"), moe.experts, hidden)?;
+        let gate = self.w.matrix(&self.names.layer(layer, "mlp.gate"), moe.experts, hidden)?;
         let logits = self.g.linear("router", h, &[gate], moe.experts);
         let router = Router { normalise: moe.normalise, ..Router::plain(moe.top, Scoring::Softmax) };
         let routing = self.g.route(logits, router);
 
-        let stacked = |name: &str| format!("{module}.switch_mlp.{name}_proj.weight");
-        let separate = |expert: u32, name: &str| format!("{module}.experts.{expert}.{name}_proj.weight");
-        let names = GatedNames {
-            joined: &format!("{module}.experts.gate_up_proj"),
-            stacked: [&stacked("gate"), &stacked("up")],
-            separate: &|expert, part| separate(expert, if part == 0 { "gate" } else { "up" }),
+        let stacks = self.names.stacks(layer);
+        let one_by_one = stacks.separate.is_some();
+        let half = |expert: u32, part: usize| stacks.one(expert, part);
+        let half: Option<&dyn Fn(u32, usize) -> String> = if one_by_one { Some(&half) } else { None };
+        let names = GateUpNames {
+            fused: &stacks.gate_up,
+            transposed: false,
+            split: [&stacks.parts[0], &stacks.parts[1]],
+            separate: half,
         };
-        let gate_up = self.w.gated_experts(&names, moe.experts, moe.width, hidden)?;
-        let all = [format!("{module}.experts.down_proj"), stacked("down")];
-        let one = |expert: u32| separate(expert, "down");
-        let names = ExpertNames { stacked: &all, separate: Some(&one) };
+        let gate_up = self.w.gate_up(&names, moe.experts, moe.width, hidden)?.matrix;
+        let all: Vec<String> = stacks.down.iter().chain([&stacks.parts[2]]).cloned().collect();
+        let one = |expert: u32| stacks.one(expert, 2);
+        let one: Option<&dyn Fn(u32) -> String> = if one_by_one { Some(&one) } else { None };
+        let names = ExpertNames { stacked: &all, separate: one };
         let down = self.w.experts(&names, moe.experts, hidden, moe.width)?;
         let inner = self.g.experts("experts_gate_up", h, routing, gate_up, 2 * moe.width);
         let inner = self.g.gate(inner, Activation::Silu);
@@ -338,7 +363,7 @@ impl Builder<'_> {
         self.g.combine_add(outer, routing, x);
 
         if let Some(width) = moe.shared {
-            let gate = self.w.matrix(&format!("{module}.shared_expert_gate.weight"), 1, hidden)?;
+            let gate = self.w.row(&self.names.layer(layer, "mlp.shared_expert_gate"), hidden)?;
             let scale = self.g.linear("shared_gate", h, &[gate], 1);
             self.mlp(layer, "mlp.shared_expert", "shared_", width, Some(scale), h, x)?;
         }

@@ -1,9 +1,10 @@
-//! Stacks of experts whose gates and ups are one product: stored together, the other way round, or apart.
+//! Stacks of experts whose gates and ups are one product: stored together, the other way round, apart, or each expert
+//! by itself.
 
 use super::{ExpertNames, Weights, mixed, shape};
 use crate::error::ModelError;
 use crate::graph::{MatrixId, VectorId};
-use crate::model::{Joined, Matrix, Piece, Source, Transform, Vector};
+use crate::model::{Joined, Matrix, Source, Transform, Vector};
 use crate::zoo::packed::{self, Wanted};
 use plimsoll_kernels::Format;
 
@@ -15,6 +16,8 @@ pub struct GateUpNames<'n> {
     pub transposed: bool,
     /// The stacks of the gates and of the ups, `[experts, width, cols]` each.
     pub split: [&'n str; 2],
+    /// The tensor `[width, cols]` of one expert's gate (0) or up (1), where they are stored one by one.
+    pub separate: Option<&'n dyn Fn(u32, usize) -> String>,
 }
 
 /// A stack of gates and ups.
@@ -30,7 +33,7 @@ impl Weights<'_> {
     /// The gates and ups of `experts` experts, `width` of each.
     ///
     /// # Errors
-    /// As [`Weights::experts`].
+    /// As [`Weights::experts`]; also when gates and ups are in different formats.
     pub fn gate_up(
         &mut self,
         names: &GateUpNames<'_>,
@@ -39,37 +42,47 @@ impl Weights<'_> {
         cols: u32,
     ) -> Result<GateUp, ModelError> {
         let rows = width.saturating_mul(2);
-        if self.is_bare() {
-            let [gate, up] = names.split.map(str::to_owned);
-            let stacked = [names.fused.to_owned(), gate, up];
-            let matrix =
-                self.experts(&ExpertNames { stacked: &stacked, separate: None }, experts, rows, cols)?;
+        let total = total(experts, rows)?;
+        let apart = names.split.iter().any(|name| self.has(name, false));
+        let (format, source, split) = if self.is_bare() {
             let split = self.quantization.names(packed::module(names.split[0]));
-            return Ok(GateUp { matrix, split });
-        }
-        if !names.split.iter().any(|name| self.has(name, false)) {
+            (self.bare_gate_up(names, experts, cols)?, Source::tensor(names.fused, total), split)
+        } else if let Some(separate) = names.separate.filter(|_| !apart && !self.has(names.fused, false)) {
+            let wanted = Wanted { experts: None, rows: width, cols };
+            let half = |part: usize| {
+                let name = |expert: u32| separate(expert, part);
+                self.separate_experts(&name, experts, wanted)
+            };
+            let (format, source) = alternating([half(0)?, half(1)?], &separate(0, 1))?;
+            (format, source, true)
+        } else if apart {
+            let wanted = Wanted { experts: Some(experts), rows: width, cols };
+            let half = |name: &str| {
+                let found = packed::find(self.checkpoint, name, wanted)?;
+                self.compare(name, cols, found.format)?;
+                Ok::<_, ModelError>((found.format, Source { pieces: found.expert_pieces(wanted) }))
+            };
+            let [gates, ups] = names.split;
+            let (format, source) = alternating([half(gates)?, half(ups)?], ups)?;
+            (format, source, true)
+        } else {
             let matrix = self.stack(names.fused, names.transposed, experts, rows, cols)?;
             return Ok(GateUp { matrix, split: false });
-        }
-        let total = total(experts, rows)?;
-        let wanted = Wanted { experts: Some(experts), rows: width, cols };
-        let mut halves = Vec::new();
-        let mut format: Option<Format> = None;
-        for name in names.split {
-            let found = packed::find(self.checkpoint, name, wanted)?;
-            self.compare(name, cols, found.format)?;
-            if *format.get_or_insert(found.format) != found.format {
-                return Err(mixed(name));
-            }
-            halves.push(found.expert_pieces(wanted));
-        }
-        let mut pieces: Vec<Piece> = Vec::new();
-        for expert in 0..experts as usize {
-            pieces.extend(halves.iter().filter_map(|half| half.get(expert).cloned()));
-        }
-        let format = format.unwrap_or(self.assumed);
-        let matrix = Matrix { source: Source { pieces }, rows: total, cols, format, experts };
-        Ok(GateUp { matrix: self.push(names.split[0], matrix), split: true })
+        };
+        let matrix = Matrix { source, rows: total, cols, format, experts };
+        Ok(GateUp { matrix: self.push(names.fused, matrix), split })
+    }
+
+    /// What a configuration alone says of such a stack.
+    fn bare_gate_up(&self, names: &GateUpNames<'_>, experts: u32, cols: u32) -> Result<Format, ModelError> {
+        let half = |part: usize| {
+            let one = |expert: u32| names.separate.map_or_else(String::new, |name| name(expert, part));
+            let stacked = [names.fused.to_owned(), names.split[part].to_owned()];
+            let separate = names.separate.is_some().then_some(&one as &dyn Fn(u32) -> String);
+            self.bare_experts(&ExpertNames { stacked: &stacked, separate }, experts, cols)
+        };
+        let (gates, ups) = (half(0)?, half(1)?);
+        if gates == ups { Ok(gates) } else { Err(mixed(names.split[1])) }
     }
 
     /// A stack of `experts` matrices `[rows, cols]` in one tensor, or in that one's packed form; where it is plain
@@ -124,6 +137,16 @@ impl Weights<'_> {
         self.vectors.push(vector);
         Ok(VectorId(self.vectors.len() as u32 - 1))
     }
+}
+
+/// Each expert's gate, then its up, of a piece for each.
+fn alternating(halves: [(Format, Source); 2], ups: &str) -> Result<(Format, Source), ModelError> {
+    let [(format, gates), (other, up)] = halves;
+    if format != other {
+        return Err(mixed(ups));
+    }
+    let pieces = gates.pieces.into_iter().zip(up.pieces).flat_map(|(gate, up)| [gate, up]).collect();
+    Ok((format, Source { pieces }))
 }
 
 fn total(experts: u32, rows: u32) -> Result<u32, ModelError> {

@@ -1,6 +1,11 @@
 //! gpt-oss: attention with sinks on alternating layers, YaRN, a biased router, and experts with bounded gates whose
 //! weights are published in MXFP4.
 
+mod gguf;
+mod names;
+
+use self::gguf::from_gguf;
+use self::names::Names;
 use super::Architecture;
 use super::dense::{Defaults, Dense, rope_from_config};
 use super::fields::{Fields, Range};
@@ -33,6 +38,8 @@ struct Config {
     top: u32,
     limit: f32,
     alpha: f32,
+    /// For [`Model::notes`].
+    notes: Vec<String>,
 }
 
 impl Architecture for GptOss {
@@ -45,11 +52,9 @@ impl Architecture for GptOss {
     }
 
     fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
-        if checkpoint.metadata().is_some() {
-            return Err(ModelError::unsupported("gpt-oss in GGUF", "safetensors and MLX's form are"));
-        }
-        let config = from_config(&Fields::of(checkpoint)?)?;
-        build(checkpoint, self.name(), &config)
+        let gguf = checkpoint.metadata().is_some();
+        let config = if gguf { from_gguf(checkpoint)? } else { from_config(&Fields::of(checkpoint)?)? };
+        build(checkpoint, self.name(), &config, Names { gguf })
     }
 }
 
@@ -78,13 +83,7 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
     let key = ["num_experts_per_tok", "experts_per_token"].into_iter().find(|key| fields.get(key).is_some());
     let key = key.unwrap_or("num_experts_per_tok");
     let top = fields.size(key, Some(4))?;
-    if top > experts {
-        return Err(ModelError::field(key, format!("at most the {experts} experts"), top.to_string()));
-    }
-    if u64::from(experts) * 2 * u64::from(sizes.ffn) >= 1 << 31 {
-        let got = format!("{experts} × {}", sizes.ffn);
-        return Err(ModelError::field("experts × intermediate_size", "under 2^30", got));
-    }
+    check_experts(experts, top, sizes.ffn, key, "experts × intermediate_size")?;
     Ok(Config {
         window: fields.size("sliding_window", Some(128))?,
         sliding,
@@ -93,21 +92,44 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         top,
         limit: fields.within("swiglu_limit", Some(LIMIT), Range::CAP)? as f32,
         alpha: fields.within("swiglu_alpha", Some(ALPHA), Range::FACTOR)? as f32,
+        notes: vec![],
         sizes,
     })
 }
 
-fn build(checkpoint: &Checkpoint, architecture: &str, config: &Config) -> Result<Model, ModelError> {
+/// By the keys of how many are chosen, and of how many there are times their width.
+fn check_experts(
+    experts: u32,
+    top: u32,
+    width: u32,
+    top_key: &str,
+    size_key: &str,
+) -> Result<(), ModelError> {
+    if top > experts {
+        return Err(ModelError::field(top_key, format!("at most the {experts} experts"), top.to_string()));
+    }
+    if u64::from(experts) * 2 * u64::from(width) >= 1 << 31 {
+        return Err(ModelError::field(size_key, "under 2^30", format!("{experts} × {width}")));
+    }
+    Ok(())
+}
+
+fn build(
+    checkpoint: &Checkpoint,
+    architecture: &str,
+    config: &Config,
+    names: Names,
+) -> Result<Model, ModelError> {
     let Dense { vocab, hidden, layers, shape, eps, tied, context_max, .. } = config.sizes;
     let mut w = Weights::new(checkpoint)?;
     let mut g = GraphBuilder::new();
     let (queries, keys) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
 
-    let table = w.embedding("model.embed_tokens.weight", vocab, hidden)?;
+    let table = w.embedding(&names.outer("embed_tokens"), vocab, hidden)?;
     let x = g.embed(table, hidden, 1.0);
     for layer in 0..layers {
         g.scope(format!("layers.{layer}"));
-        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let name = |part: &str| names.layer(layer, part);
         let norm = w.vector(&name("input_layernorm.weight"), hidden)?;
         let h = g.rms_norm("attn_norm", x, norm, false, eps);
         let (mut parts, mut bias) = (Vec::new(), Vec::new());
@@ -129,13 +151,13 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: &Config) -> Result
 
         let norm = w.vector(&name("post_attention_layernorm.weight"), hidden)?;
         let h = g.rms_norm("ffn_norm", x, norm, false, eps);
-        experts(&mut w, &mut g, config, layer, h, x)?;
+        experts(&mut w, &mut g, config, |part| names.layer(layer, &format!("mlp.{part}")), h, x)?;
     }
     g.scope("");
     let rows = g.select_rows(x);
-    let norm = w.vector("model.norm.weight", hidden)?;
+    let norm = w.vector(&names.outer("norm"), hidden)?;
     let h = g.rms_norm("output_norm", rows, norm, false, eps);
-    let head = w.head(tied.then_some(table), "lm_head.weight", vocab, hidden)?;
+    let head = w.head(tied.then_some(table), &names.outer("lm_head"), vocab, hidden)?;
     let logits = g.linear("logits", h, &[head], vocab);
 
     let (matrices, vectors) = w.finish();
@@ -153,7 +175,7 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: &Config) -> Result
         states: config.sliding.iter().map(state).collect(),
         ropes: vec![config.rope.clone()],
         graph: g.finish(logits),
-        notes: vec![],
+        notes: config.notes.clone(),
     })
 }
 
@@ -162,13 +184,12 @@ fn experts(
     w: &mut Weights<'_>,
     g: &mut GraphBuilder,
     config: &Config,
-    layer: u32,
+    name: impl Fn(&str) -> String,
     h: TensorId,
     x: TensorId,
 ) -> Result<(), ModelError> {
     let Dense { hidden, ffn, .. } = config.sizes;
     let count = config.experts;
-    let name = |part: &str| format!("model.layers.{layer}.mlp.{part}");
     let router = w.parameter(&name("router.weight"), count, hidden)?;
     let bias = vec![Some(w.vector(&name("router.bias"), count)?)];
     let logits = g.tensor("router", count, Rows::Tokens);
@@ -179,7 +200,8 @@ fn experts(
     let fused = name("experts.gate_up_proj");
     let split = [name("experts.gate_proj.weight"), name("experts.up_proj.weight")];
     let split = [split[0].as_str(), split[1].as_str()];
-    let gate_up = w.gate_up(&GateUpNames { fused: &fused, transposed: true, split }, count, ffn, hidden)?;
+    let names = GateUpNames { fused: &fused, transposed: true, split, separate: None };
+    let gate_up = w.gate_up(&names, count, ffn, hidden)?;
     let apart = [name("experts.gate_proj.bias"), name("experts.up_proj.bias")];
     let apart = gate_up.split.then_some([apart[0].as_str(), apart[1].as_str()]);
     let bias = w.gate_up_bias(&name("experts.gate_up_proj_bias"), apart, count, ffn)?;
@@ -189,7 +211,8 @@ fn experts(
 
     let down = if gate_up.split { "experts.down_proj.weight" } else { "experts.down_proj" };
     let bias = if gate_up.split { "experts.down_proj.bias" } else { "experts.down_proj_bias" };
-    let down = w.stack(&name(down), true, count, hidden, ffn)?;
+    // Only where gates and ups are neighbours are matrices stored the other way round.
+    let down = w.stack(&name(down), !gate_up.split, count, hidden, ffn)?;
     let bias = w.stacked_vector(&name(bias), count, hidden)?;
     let down = g.experts_biased("experts_down", gated, routing, down, Some(bias), hidden);
     g.combine_add(down, routing, x);
