@@ -24,7 +24,7 @@ use crate::checkpoint::gguf::Metadata;
 use crate::error::ModelError;
 use crate::rope::{Rope, Scaling};
 use crate::zoo::dense::{
-    Dense, gguf_layers, gguf_per_layer, gguf_size, gguf_vocab, metadata, missing, rope_from_gguf,
+    Dense, epsilon, gguf_layers, gguf_per_layer, gguf_size, gguf_vocab, metadata, missing, rope_from_gguf,
 };
 use crate::zoo::fields::Range;
 use plimsoll_kernels::AttentionShape;
@@ -90,7 +90,7 @@ pub(super) fn from_gguf(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
         layers,
         ffn: ffn.iter().copied().max().unwrap_or(0),
         shape: first.shape,
-        eps: meta.f64(&key("attention.layer_norm_rms_epsilon"))? as f32,
+        eps: epsilon(meta, "gemma4")?,
         context_max: required(meta, "context_length")?,
         tied: checkpoint.tensor("output.weight").is_none(),
     };

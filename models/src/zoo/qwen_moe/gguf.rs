@@ -36,7 +36,7 @@ use super::config::{Config, DeltaSizes, Ffn, Mixer};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::gguf::Metadata;
 use crate::error::ModelError;
-use crate::zoo::dense::{gguf_per_layer, gguf_size, gguf_vocab, metadata, missing, rope_from_gguf};
+use crate::zoo::dense::{epsilon, gguf_per_layer, gguf_size, gguf_vocab, metadata, missing, rope_from_gguf};
 use crate::zoo::nemotron_h::{Moe, bounded, shape_checked};
 use plimsoll_kernels::{AttentionShape, DeltaShape};
 
@@ -106,7 +106,7 @@ pub(super) fn from_gguf(checkpoint: &Checkpoint, arch: &str, family: Family) -> 
         layers: mixers.into_iter().map(|mixer| (mixer, ffn)).collect(),
         shape,
         delta,
-        eps: keys.meta.f64(&keys.key("attention.layer_norm_rms_epsilon"))? as f32,
+        eps: epsilon(keys.meta, arch)?,
         context_max: keys.required("context_length")?,
         tied: checkpoint.tensor("output.weight").is_none(),
         biased,
