@@ -201,6 +201,17 @@ fn fits(number: f64) -> bool {
     (number as f32).is_finite()
 }
 
+/// A number above 0 that is finite in 32 bits.
+///
+/// # Errors
+/// When it is something else.
+pub fn positive(key: &str, number: f64) -> Result<f64, ModelError> {
+    if fits(number) && number > 0.0 {
+        return Ok(number);
+    }
+    Err(ModelError::field(key, "a finite number above 0 of 32 bits", number.to_string()))
+}
+
 /// A value for an error message.
 pub fn shown(value: &Value) -> String {
     crate::error::quoted(&value.to_string())
