@@ -4,13 +4,14 @@
 
 mod support;
 
+use half::bf16;
 use plimsoll::runtime::{Runtime, RuntimeError, sampler};
 use plimsoll::{Checkpoint, Device, DeviceOptions, KvFormat, Registry};
 use serde_json::Value;
 use support::{Loaded, admitted, data, geometry};
 
-/// A golden checkpoint with the values of some tensors replaced.
-fn golden(family: &str, tensor: &str, edit: impl Fn(usize, &mut [u8])) -> Checkpoint {
+/// A golden checkpoint with the values of some tensors replaced, f32 or bf16 as they are.
+fn golden(family: &str, tensor: &str, edit: impl Fn(f32) -> f32) -> Checkpoint {
     let folder = data("golden").join(family);
     let mut bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -18,8 +19,18 @@ fn golden(family: &str, tensor: &str, edit: impl Fn(usize, &mut [u8])) -> Checkp
     let mut edited = 0;
     for (name, info) in parsed.as_object().unwrap().iter().filter(|(name, _)| name.ends_with(tensor)) {
         let at = |i: usize| 8 + header + info["data_offsets"][i].as_u64().unwrap() as usize;
-        assert_eq!(info["dtype"], "F32", "{name}");
-        bytes[at(0)..at(1)].chunks_mut(4).enumerate().for_each(|(i, value)| edit(i, value));
+        let values = &mut bytes[at(0)..at(1)];
+        match info["dtype"].as_str() {
+            Some("F32") => values.chunks_mut(4).for_each(|value| {
+                let v = edit(f32::from_le_bytes(value.try_into().unwrap()));
+                value.copy_from_slice(&v.to_le_bytes());
+            }),
+            Some("BF16") => values.chunks_mut(2).for_each(|value| {
+                let v = edit(bf16::from_le_bytes(value.try_into().unwrap()).to_f32());
+                value.copy_from_slice(&bf16::from_f32(v).to_le_bytes());
+            }),
+            other => panic!("{name}: {other:?}"),
+        }
         edited += 1;
     }
     assert!(edited > 0, "{family} has no {tensor}");
@@ -31,10 +42,7 @@ fn golden(family: &str, tensor: &str, edit: impl Fn(usize, &mut [u8])) -> Checkp
 /// The embedding times a factor.
 fn grown(family: &str, factor: f32) -> Checkpoint {
     let table = if family.contains("nemotron") { "embeddings.weight" } else { "embed_tokens.weight" };
-    golden(family, table, |_, value| {
-        let v = f32::from_le_bytes(value.try_into().unwrap()) * factor;
-        value.copy_from_slice(&v.to_le_bytes());
-    })
+    golden(family, table, |v| v * factor)
 }
 
 fn logits(checkpoint: &Checkpoint) -> Vec<Vec<f32>> {
@@ -68,8 +76,7 @@ fn factors_of_tensors_are_numbers_above_nothing() {
     for (name, bad) in
         [fp8, nvfp4].into_iter().flat_map(|n| [0.0, -0.5, f32::NAN, f32::INFINITY].map(|v| (n, v)))
     {
-        let checkpoint =
-            golden("modelopt_nemotron_h", name, |_, value| value.copy_from_slice(&bad.to_le_bytes()));
+        let checkpoint = golden("modelopt_nemotron_h", name, |_| bad);
         let model = Registry::standard().build(&checkpoint).unwrap();
         let admitted = admitted(&model, &geometry(32, 1, 8, KvFormat::F32, 1), device.profile());
         let error = Runtime::load(device.clone(), &model, &checkpoint, admitted, &mut |_| ()).err().unwrap();

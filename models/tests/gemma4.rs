@@ -239,7 +239,12 @@ fn hostile_gguf_metadata_is_a_typed_error() {
         ("dense", "attention.key_length", Kv::U32(33), "value heads of 32"),
         ("dense", "attention.value_length_swa", Kv::U32(8), "value heads of 8"),
         ("dense", "attention.scale", Kv::F32(0.5), "attention.scale"),
-        ("dense", "attention.layer_norm_rms_epsilon", Kv::F32(f32::NAN), "norm epsilon"),
+        (
+            "dense",
+            "attention.layer_norm_rms_epsilon",
+            Kv::F32(f32::NAN),
+            "layer_norm_rms_epsilon: expected a number from 0 to 1",
+        ),
         ("dense", "rope.freq_base_swa", Kv::F32(-1.0), "freq_base_swa"),
         ("dense", "rope.freq_base", Kv::F32(f32::INFINITY), "freq_base"),
         ("dense", "rope.dimension_count_swa", Kv::U32(15), "an even number up to the head size 16"),
