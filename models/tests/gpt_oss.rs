@@ -79,7 +79,10 @@ fn gates_are_interleaved_unless_they_are_stored_apart() {
 fn what_contradicts_itself_is_an_error() {
     let refused = |change: &dyn Fn(&mut Value)| golden_with("gpt_oss", change).unwrap_err();
     for (change, expected) in [
-        (json!({"num_experts_per_tok": 7}), "num_experts_per_tok: expected at most the 6 experts"),
+        (
+            json!({"num_experts_per_tok": 7, "experts_per_token": 7}),
+            "num_experts_per_tok: expected at most the 6 experts",
+        ),
         (json!({"num_local_experts": 7}), "expected shape"),
         (json!({"num_local_experts": 2147483647, "intermediate_size": 67108864}), "under 2^30"),
         (json!({"swiglu_limit": 0.0}), "swiglu_limit: expected a number from 0.01 to 1000000"),

@@ -241,6 +241,15 @@ fn a_group_that_the_scales_deny_is_refused_also_where_rows_are_no_multiple_of_it
 }
 
 #[test]
+fn two_spellings_of_one_number_agree() {
+    for (family, key) in [("gpt_oss", "experts_per_token"), ("nemotron_h", "num_experts")] {
+        let mut config = published(family);
+        config[key] = json!(3);
+        refused(bare(&config), &["the same value in all spellings"]);
+    }
+}
+
+#[test]
 fn numbers_out_of_range_are_named_with_the_range() {
     let cases: [(&str, &str, &[f64]); 13] = [
         ("llama", "rms_norm_eps", &[1.8e19, 2.0, -1e-6]),

@@ -11,6 +11,7 @@ use super::dense::{Defaults, Dense, rope_from_config};
 use super::fields::{Fields, Range};
 use super::gemma3::layer_types;
 use super::llama::{SILU, biases};
+use super::nemotron_h::one_of;
 use super::weights::{GateUpNames, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -78,12 +79,10 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         // Alternating, a sliding one first.
         None => (0..sizes.layers).map(|i| i.is_multiple_of(2)).collect(),
     };
-    let key = ["num_local_experts", "num_experts"].into_iter().find(|key| fields.get(key).is_some());
-    let experts = fields.size(key.unwrap_or("num_local_experts"), Some(128))?;
-    let key = ["num_experts_per_tok", "experts_per_token"].into_iter().find(|key| fields.get(key).is_some());
-    let key = key.unwrap_or("num_experts_per_tok");
-    let top = fields.size(key, Some(4))?;
-    check_experts(experts, top, sizes.ffn, key, "experts × intermediate_size")?;
+    let experts = one_of(fields, &["num_local_experts", "num_experts"], Some(128))?;
+    let keys = ["num_experts_per_tok", "experts_per_token"];
+    let top = one_of(fields, &keys, Some(4))?;
+    check_experts(experts, top, sizes.ffn, keys[0], "experts × intermediate_size")?;
     Ok(Config {
         window: fields.size("sliding_window", Some(128))?,
         sliding,
