@@ -257,6 +257,26 @@ fn products_of_every_format() {
     }
 }
 
+/// The rest of the formats, whose reading is that of a matrix: chosen rows and tiles, once each.
+#[test]
+fn products_of_every_width_and_group() {
+    let mut noise = Noise::new(6);
+    let (lone, profile) = ways().remove(0);
+    let (experts, top, tokens) = (3, 2, 9);
+    let rest: Vec<Format> = Format::every().filter(|format| !Format::ALL.contains(format)).collect();
+    assert!(rest.len() > 50, "{}", rest.len());
+    for (index, format) in (0..).zip(rest) {
+        for tile in [None, Some(products::tile(&profile, experts, top, tokens))] {
+            let args = product(format, experts, top, 5, lengths(format)[0], tile, tokens);
+            let stack = stack(format, experts * args.n, args.k, 300 + index);
+            let routing = routing_of(&mut noise, tokens, top, args.routing_stride, |noise, _| {
+                some(noise, experts, top)
+            });
+            check_product(lone, &profile, &args, &stack, &routing, (experts, args.n));
+        }
+    }
+}
+
 #[test]
 fn products_of_every_model_and_way() {
     let mut noise = Noise::new(5);

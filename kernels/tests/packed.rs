@@ -82,6 +82,23 @@ fn e4m3_has_its_values() {
     assert!(e8m0(255).is_nan());
 }
 
+#[test]
+fn mxfp8_has_every_code() {
+    // All codes as a matrix of 8 blocks, with a scale of 2^0 each.
+    let values = vectors::mxfp8_values();
+    assert_eq!(values.len(), 256);
+    let codes: Vec<u8> = (0..=255).collect();
+    let (mut row, mut got) = (vec![0; Format::Mxfp8.row_bytes(256).unwrap() as usize], vec![0.0; 256]);
+    gather(Format::Mxfp8, &[&codes, &[127; 8]], 1.0, &mut row).unwrap();
+    dequantize(Format::Mxfp8, &row, &mut got);
+    for (code, (got, value)) in got.iter().zip(values).enumerate() {
+        assert!(
+            got.to_bits() == value.to_bits() || got.is_nan() && value.is_nan(),
+            "{code:#x}: {got}, {value}"
+        );
+    }
+}
+
 /// Splits a row of blocks into its planes by their definition, value by value: the opposite of `gather`.
 fn planes_of(format: Format, cols: usize, row: &[u8]) -> Vec<Vec<u8>> {
     let mut planes: Vec<Vec<u8>> = format.planes(cols as u64).unwrap().iter().map(|_| Vec::new()).collect();

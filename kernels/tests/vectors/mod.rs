@@ -79,6 +79,11 @@ pub fn e4m3_values() -> Vec<(u8, f32)> {
     codes.into_iter().zip(floats(&tensors, "e4m3.values")).collect()
 }
 
+/// What MLX decodes the 256 codes of mxfp8 to, with a scale of 1.
+pub fn mxfp8_values() -> Vec<f32> {
+    floats(&SafeTensors::deserialize(MLX).unwrap(), "mxfp8.all_codes.values")
+}
+
 /// Every packed matrix but the stacks of experts.
 pub fn matrices() -> Vec<Matrix> {
     let mut all = mlx();

@@ -3,6 +3,23 @@
 //! `z, xBC, dt = in_proj(h)`; `xBC = silu(conv(xBC))`; the selective state space over x, B, C and dt; then
 //! `out_proj(norm(y·silu(z))·w)`, normed in each group by itself, joins the residual. (Gu and Dao, "Transformers are
 //! SSMs", 2024; the gate goes before the norm as in the authors' code.)
+//!
+//! What GGUF does to the values, established from the text of llama.cpp's writer (`conversion/nemotron.py`, `granite.py`,
+//! `mamba.py`) and reader (`src/models/nemotron-h.cpp`, `mamba2.cpp`), which agree; files written after it answer as their
+//! sources (`tests/golden/hybrid_gguf.py`):
+//!
+//! | tensor | its values | here |
+//! |---|---|---|
+//! | `ssm_a` `[H, 1]` | `−exp(A_log)` | read as it is |
+//! | `ssm_d` `[H, 1]`, `ssm_dt.bias` `[H]` | as published | |
+//! | `ssm_conv1d` `[channels, taps]` | the dimension of 1 is gone | |
+//! | `ssm_norm` `[groups, I / groups]` | as published | one vector |
+//! | `ffn_up_exps`, `ffn_down_exps` | stacks `[E, rows, cols]` | |
+//! | `exp_probs_b.bias` | `e_score_correction_bias` | |
+//!
+//! Layers have no list of kinds there: one with no KV heads and no feed-forward width is Mamba2. That writer gives every
+//! layer with a width experts where any has, so it cannot write experts beside plain MLPs; a file that has both is read by
+//! the tensors it has.
 
 use super::dense::{gguf_size, missing};
 use super::fields::{Fields, shown};
