@@ -7,6 +7,8 @@ mod support;
 
 use golden_runs::{Golden, run_made};
 use plimsoll_kernels::Format;
+use plimsoll_kernels::dequant::dequantize_rows;
+use plimsoll_kernels::format::{ScaleType, gather};
 
 use plimsoll_models::model::ScaleForm;
 use plimsoll_models::{Checkpoint, Model, Registry};
@@ -246,4 +248,150 @@ fn nemotron_h_of_compressed_tensors() {
         "sparsity_config": {}, "transform_config": {}, "version": "0.12.2",
     });
     package.run("of compressed-tensors", 1);
+}
+
+/// Twice the e4m3 code, or `None` where that is more than the largest.
+fn doubled(code: u8) -> Option<u8> {
+    match code {
+        0..8 => Some(2 * code),
+        8..=0x76 => Some(code + 8),
+        _ => None,
+    }
+}
+
+/// The values of a matrix in planes, row after row.
+fn decoded(format: Format, rows: usize, planes: &[&Stored]) -> Vec<f32> {
+    let mut values = Vec::new();
+    for row in 0..rows {
+        let planes: Vec<&[u8]> = planes
+            .iter()
+            .map(|plane| plane.bytes.chunks_exact(plane.bytes.len() / rows).nth(row).unwrap())
+            .collect();
+        let blocks = planes[0].len() * 8 / if format == Format::Nvfp4 { 4 } else { 8 } / format.block_len();
+        let mut bytes = vec![0; blocks * format.block_bytes()];
+        gather(format, &planes, 1.0, &mut bytes).unwrap();
+        let mut out = vec![f32::NAN; blocks * format.block_len()];
+        dequantize_rows(format, out.len() as u32, &bytes, &mut out);
+        values.extend(out);
+    }
+    assert!(values.iter().all(|v| v.is_finite()));
+    values
+}
+
+impl Package {
+    /// A matrix as modelopt packs it. Factors are not the same everywhere, so that one matrix' factor is no other's;
+    /// block scales make up for them, and the values are what they were.
+    fn put_nvfp4(&mut self, module: &str, codes: Stored, scales: Stored) {
+        let (rows, mut blocks) = (codes.shape[0], scales.bytes);
+        let most = 6 + self.packed.len() % 3;
+        let mut factor = 1.0;
+        for _ in 0..most {
+            let Some(next) = blocks.iter().map(|&code| doubled(code)).collect() else { break };
+            (blocks, factor) = (next, factor / 2.0);
+        }
+        assert!(factor < 1.0, "{module}");
+        let shape = vec![rows, codes.bytes.len() / rows];
+        self.put(format!("{module}.weight"), Stored { dtype: Dtype::U8, shape, bytes: codes.bytes });
+        let scales = Stored { dtype: Dtype::F8_E4M3, shape: scales.shape, bytes: blocks };
+        self.put(format!("{module}.weight_scale"), scales);
+        self.put(format!("{module}.weight_scale_2"), Stored::f32(&[], &[factor]));
+        self.put(format!("{module}.input_scale"), Stored::f32(&[], &[0.125]));
+        self.packed.insert(format!("{module}.weight"), (Format::Nvfp4Scaled, ScaleForm::Times));
+    }
+
+    /// What MLX's converter made NVFP4, as modelopt packs the published checkpoint: embeddings, head and routers are
+    /// plain, experts stand one by one. `published` is the name of what MLX calls so, of one expert where it is a
+    /// stack.
+    fn of_modelopt(family: &'static str, published: impl Fn(&str, Option<usize>) -> String) -> Self {
+        let mut from = Self::of(family);
+        let mut to =
+            Self { family, config: from.config.take(), tensors: BTreeMap::new(), packed: BTreeMap::new() };
+        let (mut experts, mut affine) = (0, 0);
+        for (name, tensor) in &from.tensors {
+            let (module, part) = name.rsplit_once('.').unwrap();
+            let beside = |part: &str| from.tensors.get(&format!("{module}.{part}"));
+            match (part, beside("scales"), beside("biases")) {
+                ("scales" | "biases", ..) => {}
+                ("weight", Some(scales), Some(biases)) => {
+                    let format = Format::Affine { bits: 8, group: 64, scales: ScaleType::BF16 };
+                    let rows = tensor.shape[0];
+                    let values = decoded(format, rows, &[tensor, scales, biases]);
+                    let shape = [rows, values.len() / rows];
+                    to.put(published(name, None), Stored::f32(&shape, &values));
+                    affine += 1;
+                }
+                ("weight", Some(scales), None) if module.contains("embed") || module.ends_with("lm_head") => {
+                    let rows = tensor.shape[0];
+                    let values = decoded(Format::Nvfp4, rows, &[tensor, scales]);
+                    let shape = [rows, values.len() / rows];
+                    to.put(published(name, None), Stored::bf16(&shape, &values));
+                }
+                ("weight", Some(scales), None) if tensor.shape.len() == 3 => {
+                    for expert in 0..tensor.shape[0] {
+                        let module = published(module, Some(expert));
+                        to.put_nvfp4(&module, tensor.of_stack(expert), scales.of_stack(expert));
+                        experts += 1;
+                    }
+                }
+                ("weight", Some(scales), None) => {
+                    to.put_nvfp4(&published(module, None), tensor.clone(), scales.clone());
+                }
+                _ => to.put(published(name, None), tensor.clone()),
+            }
+        }
+        assert_eq!(experts > 0, affine > 0, "routers are affine, and only models with experts have some");
+        let numbers = json!({"num_bits": 4, "type": "float", "group_size": 16, "dynamic": false});
+        let config = to.config.as_object_mut().unwrap();
+        assert!(config.remove("quantization").is_some() && config.remove("quantization_config").is_some());
+        to.config["quantization_config"] = json!({
+            "config_groups": {"group_0": {
+                "input_activations": numbers, "weights": numbers, "targets": ["Linear"],
+            }},
+            "ignore": to.plain_linears(), "quant_algo": "NVFP4", "quant_method": "modelopt",
+            "kv_cache_scheme": {"dynamic": false, "num_bits": 8, "type": "float"},
+            "producer": {"name": "modelopt", "version": "0.47.0"},
+        });
+        to
+    }
+}
+
+/// As Qwen3.5 is published: MLX's converter has moved the dimensions of convolutions and added 1 to the norms.
+fn qwen3_5(family: &'static str) -> Package {
+    let mut package = Package::of_modelopt(family, |name, expert| {
+        let name = match name.strip_prefix("language_model.model.") {
+            Some(rest) => format!("model.language_model.{rest}"),
+            None => name.strip_prefix("language_model.").unwrap().to_owned(),
+        };
+        match expert {
+            Some(expert) => name.replace(".switch_mlp.", &format!(".experts.{expert}.")),
+            None => name,
+        }
+    });
+    let (mut convolutions, mut norms) = (0, 0);
+    for (name, tensor) in &mut package.tensors {
+        if name.ends_with(".conv1d.weight") {
+            let [channels, taps, 1] = tensor.shape[..] else { panic!("{name}: {:?}", tensor.shape) };
+            tensor.shape = vec![channels, 1, taps];
+            convolutions += 1;
+        } else if name.ends_with("norm.weight") && !name.ends_with(".linear_attn.norm.weight") {
+            // bf16 has not the bits for all of them.
+            let values: Vec<f32> = tensor.floats().into_iter().map(|v| v - 1.0).collect();
+            *tensor = Stored::f32(&tensor.shape, &values);
+            norms += 1;
+        }
+    }
+    assert!(convolutions >= 2 && norms >= 9, "{convolutions}, {norms}");
+    package
+}
+
+#[test]
+fn qwen3_5_of_modelopt() {
+    qwen3_5("mlx_qwen3_5_nvfp4").run("of modelopt", 1);
+}
+
+#[test]
+fn qwen3_5_moe_of_modelopt() {
+    let package = qwen3_5("mlx_qwen3_5_moe_nvfp4");
+    assert!(package.packed.contains_key("model.language_model.layers.1.mlp.experts.5.down_proj.weight"));
+    package.run("of modelopt", 2);
 }
