@@ -395,3 +395,37 @@ fn qwen3_5_moe_of_modelopt() {
     assert!(package.packed.contains_key("model.language_model.layers.1.mlp.experts.5.down_proj.weight"));
     package.run("of modelopt", 2);
 }
+
+/// As Gemma 4 is published: the text model is a part of one that sees. `experts` is where experts stand one by one.
+fn gemma4(family: &'static str, experts: &str) -> Package {
+    let mut package = Package::of_modelopt(family, |name, expert| {
+        let name = format!("model.language_model.{}", name.strip_prefix("model.").unwrap());
+        match expert {
+            Some(expert) => name.replace(".experts.switch_glu.", &format!(".{experts}.{expert}.")),
+            None => name,
+        }
+    });
+    let mut text = package.config.take();
+    let quantization = text.as_object_mut().unwrap().remove("quantization_config").unwrap();
+    text.as_object_mut().unwrap().remove("architectures").unwrap();
+    package.config = json!({
+        "architectures": ["Gemma4ForConditionalGeneration"], "dtype": "bfloat16", "model_type": "gemma4",
+        "quantization_config": quantization, "text_config": text, "tie_word_embeddings": true,
+    });
+    package
+}
+
+#[test]
+fn gemma4_of_modelopt() {
+    gemma4("mlx_gemma4_nvfp4", "experts").run("of modelopt", 1);
+}
+
+#[test]
+fn gemma4_moe_of_modelopt() {
+    for experts in ["experts", "moe.experts"] {
+        let package = gemma4("mlx_gemma4_moe_nvfp4", experts);
+        let expert = format!("model.language_model.layers.1.{experts}.5.down_proj.weight");
+        assert!(package.packed.contains_key(&expert));
+        package.run(&format!("of modelopt, in {experts}"), 2);
+    }
+}
