@@ -129,6 +129,14 @@ impl Package {
         .unwrap();
         let model = Registry::standard().build(&checkpoint).unwrap();
         self.check_formats(&model);
+        // The configuration alone says the same of what is packed; plain floats may be of any type.
+        let bare = Checkpoint::from_config_bytes(self.config.to_string().as_bytes(), self.family).unwrap();
+        let bare = Registry::standard().build(&bare).unwrap();
+        assert_eq!(bare.matrices.len(), model.matrices.len());
+        for (bare, matrix) in bare.matrices.iter().zip(&model.matrices) {
+            let plain = bare.format.is_float() && matrix.format.is_float();
+            assert!(plain || bare.format == matrix.format, "{}: {}", matrix.source.name(), bare.format);
+        }
         (checkpoint, model)
     }
 
@@ -198,9 +206,10 @@ fn nemotron_h_of_compressed_tensors() {
                 let scale = package.take(&format!("{module}.weight_scale")).floats()[0];
                 // Activations are scaled as they come.
                 package.take(&format!("{module}.input_scale"));
-                let scale = match module.ends_with(".in_proj") {
-                    true => Stored::f32(&[rows, 1], &vec![scale; rows]),
-                    false => Stored::f32(&[1], &[scale]),
+                let scale = if module.ends_with(".in_proj") {
+                    Stored::f32(&[rows, 1], &vec![scale; rows])
+                } else {
+                    Stored::f32(&[1], &[scale])
                 };
                 package.put(format!("{module}.weight_scale"), scale);
                 package.packed.insert(name, (Format::Fp8, ScaleForm::Times));
