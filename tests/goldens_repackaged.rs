@@ -60,6 +60,15 @@ impl Stored {
     }
 }
 
+/// Twice the e4m3 code, or `None` where that is more than the largest.
+fn doubled(code: u8) -> Option<u8> {
+    match code & 0x7F {
+        0..8 => Some(code & 0x80 | (code & 0x7F) * 2),
+        8..=0x76 => Some(code + 8),
+        _ => None,
+    }
+}
+
 /// A checkpoint to be changed tensor by tensor.
 struct Package {
     family: &'static str,
@@ -207,7 +216,19 @@ fn nemotron_h_of_compressed_tensors() {
                 // Activations are scaled as they come.
                 package.take(&format!("{module}.input_scale"));
                 let scale = if module.ends_with(".in_proj") {
-                    Stored::f32(&[rows, 1], &vec![scale; rows])
+                    // Every third row has another scale, for the same values.
+                    let mut scales = vec![scale; rows];
+                    let codes = &mut package.tensors.get_mut(&name).unwrap().bytes;
+                    let cols = codes.len() / rows;
+                    for (row, scale) in codes.chunks_exact_mut(cols).zip(&mut scales).step_by(3) {
+                        let Some(twice) = row.iter().map(|&c| doubled(c)).collect::<Option<Vec<u8>>>() else {
+                            continue;
+                        };
+                        row.copy_from_slice(&twice);
+                        *scale /= 2.0;
+                    }
+                    assert!(scales.iter().any(|other| *other != scale), "{name}");
+                    Stored::f32(&[rows, 1], &scales)
                 } else {
                     Stored::f32(&[1], &[scale])
                 };
@@ -259,24 +280,16 @@ fn nemotron_h_of_compressed_tensors() {
     package.run("of compressed-tensors", 1);
 }
 
-/// Twice the e4m3 code, or `None` where that is more than the largest.
-fn doubled(code: u8) -> Option<u8> {
-    match code {
-        0..8 => Some(2 * code),
-        8..=0x76 => Some(code + 8),
-        _ => None,
-    }
-}
-
 /// The values of a matrix in planes, row after row.
 fn decoded(format: Format, rows: usize, planes: &[&Stored]) -> Vec<f32> {
+    let bits = if format == Format::Nvfp4 { 4 } else { 8 };
     let mut values = Vec::new();
     for row in 0..rows {
         let planes: Vec<&[u8]> = planes
             .iter()
             .map(|plane| plane.bytes.chunks_exact(plane.bytes.len() / rows).nth(row).unwrap())
             .collect();
-        let blocks = planes[0].len() * 8 / if format == Format::Nvfp4 { 4 } else { 8 } / format.block_len();
+        let blocks = planes[0].len() * 8 / bits / format.block_len();
         let mut bytes = vec![0; blocks * format.block_bytes()];
         gather(format, &planes, 1.0, &mut bytes).unwrap();
         let mut out = vec![f32::NAN; blocks * format.block_len()];
