@@ -3,6 +3,7 @@
 
 use crate::support::{Loaded, Tensors, argmax, data, device_variants, distance, geometry, open};
 use plimsoll_kernels::KvFormat;
+use plimsoll_models::{Checkpoint, Model};
 use plimsoll_runtime::{DeviceOptions, Wanted};
 
 const TOLERANCE: f32 = 1e-3;
@@ -58,13 +59,28 @@ pub fn run_as_it_is(family: &str, file: &str) {
 fn run_on(family: &str, file: &str, variants: &[(&'static str, DeviceOptions)]) {
     let golden = Golden::new(family, file);
     let (checkpoint, model) = open(&data(&golden.model));
+    run_model(family, &checkpoint, &model, &golden, variants);
+}
+
+/// A checkpoint that the test made itself, against what another one's file expects; on the adapter as it is.
+pub fn run_made(what: &str, checkpoint: &Checkpoint, model: &Model, golden: &Golden) {
+    run_model(what, checkpoint, model, golden, &device_variants()[..1]);
+}
+
+fn run_model(
+    family: &str,
+    checkpoint: &Checkpoint,
+    model: &Model,
+    golden: &Golden,
+    variants: &[(&'static str, DeviceOptions)],
+) {
     let lengths = golden.lengths();
     assert!(lengths.len() >= 3, "{lengths:?}");
     let longest = *lengths.last().unwrap() as u32;
     for &(variant, ref options) in variants {
         // All rows of the longest prompt in one step, beside a second sequence.
         let one_shot = geometry(longest + 16, 2, longest + 64, KvFormat::F32, longest + 64);
-        let mut loaded = Loaded::new(&checkpoint, &model, options, &one_shot);
+        let mut loaded = Loaded::new(checkpoint, model, options, &one_shot);
         for &length in &lengths {
             let (ids, expected) = golden.prompt(length);
             for chunk in [length, 64, 7, 3, 1] {
@@ -79,15 +95,15 @@ fn run_on(family: &str, file: &str, variants: &[(&'static str, DeviceOptions)]) 
                 );
             }
         }
-        batched(&golden, family, variant, &mut loaded, &lengths);
+        batched(golden, family, variant, &mut loaded, &lengths);
         for chunk in [64, 7, 3, 1] {
-            decode(&golden, family, variant, &mut loaded, chunk);
+            decode(golden, family, variant, &mut loaded, chunk);
         }
 
         // The same through a small plan: a window's ring wraps, and mat-vecs serve the chunks.
         if variant == "as it is" {
             let small = geometry(longest + 16, 2, 7, KvFormat::F32, 7);
-            let mut loaded = Loaded::new(&checkpoint, &model, options, &small);
+            let mut loaded = Loaded::new(checkpoint, model, options, &small);
             for &length in &lengths {
                 let (ids, expected) = golden.prompt(length);
                 let rows = loaded.feed(1, 0, &ids, 7);
