@@ -12,14 +12,14 @@ SMOLLM2 = .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 ## Asks the bundled model PROMPT: shows the admitted plan, then the answer. Fetches no model.
 demo: PROMPT ?= How do I reef a sail?
 demo: setup-demo
-	$(CARGO) build --quiet --bin plimsoll
+	$(CARGO) build --bin plimsoll
 	$(CARGO) run --quiet --bin plimsoll -- run -v --chat --context 1024 -n 96 --prompt "$(PROMPT)"
 
 ## Runs SmolLM2-135M-Instruct: shows the admitted plan, then a continuation of PROMPT.
 demo-smollm2: PROMPT ?= Once upon a time, in a small village by the sea,
 demo-smollm2: setup-run
 	scripts/models.sh smollm2
-	$(CARGO) build --quiet --bin plimsoll
+	$(CARGO) build --bin plimsoll
 	$(CARGO) run --quiet --bin plimsoll -- run $(SMOLLM2) -v --context 1024 --chunk 128 -n 40 --prompt "$(PROMPT)"
 
 ## Everything CI holds the project to.

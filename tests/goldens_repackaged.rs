@@ -63,7 +63,7 @@ impl Stored {
 /// Twice the e4m3 code, or `None` where that is more than the largest.
 fn doubled(code: u8) -> Option<u8> {
     match code & 0x7F {
-        0..8 => Some(code & 0x80 | (code & 0x7F) * 2),
+        0..8 => Some((code & 0x80) | ((code & 0x7F) * 2)),
         8..=0x76 => Some(code + 8),
         _ => None,
     }

@@ -90,6 +90,22 @@ fn priced_is_allocated_and_nothing_is_allocated_after_the_load() {
 }
 
 /// The last row of a prompt, through a fresh load.
+/// The staging of a load is an allocation too.
+#[test]
+fn a_limit_of_allocations_holds_for_the_load() {
+    for (path, limit) in [("golden/qwen3_next", 64 << 10), ("golden/llama", 200_000)] {
+        let options = DeviceOptions { max_allocation: Some(limit), ..DeviceOptions::default() };
+        let device = Device::open(&options).unwrap();
+        let (checkpoint, model) = open(&data(path));
+        let admitted = admitted(&model, &geometry(64, 1, 16, KvFormat::F16, 1), device.profile());
+        assert!(admitted.plan().staging_bytes <= limit);
+        let mut runtime = Runtime::load(device, &model, &checkpoint, admitted, &mut |_| ()).unwrap();
+        check_books(&runtime);
+        deal(&mut runtime);
+        run(&mut runtime, 0, 0, &ids(9), Sampling::Greedy, None).unwrap();
+    }
+}
+
 fn last_row(device: &Device, model: &Model, checkpoint: &Checkpoint, admitted: &Admitted) -> StepOutput {
     let mut runtime =
         Runtime::load(device.clone(), model, checkpoint, admitted.clone(), &mut |_| ()).unwrap();

@@ -147,8 +147,13 @@ impl Plan {
         let readback_buffer = io("readback", Role::Readback, results.unwrap_or(0))?;
 
         let vector_bytes = vectors.iter().map(|v| v.bytes).sum::<u64>().next_multiple_of(ALIGN);
-        let staging_bytes =
-            STAGING.min(matrix_bytes.max(vector_bytes)).max(longest_row).next_multiple_of(ALIGN);
+        let largest = limits.max_buffer_size / ALIGN * ALIGN;
+        let staging_bytes = STAGING.min(matrix_bytes.max(vector_bytes)).min(largest).max(longest_row);
+        let staging_bytes = staging_bytes.next_multiple_of(ALIGN);
+        if staging_bytes > limits.max_buffer_size {
+            let (limit, have) = (Limit::Allocation, limits.max_buffer_size);
+            return Err(PlanError::Limit { limit, name: "staging".into(), need: staging_bytes, have });
+        }
         Ok(Self {
             schema: PLAN_SCHEMA,
             model: facts(model),

@@ -185,6 +185,21 @@ fn embeddings_of_layers_are_there_if_the_configuration_says_so() {
     assert!(error.to_string().contains("there is per_layer_token_embd.weight"), "{error}");
 }
 
+/// Numbers of a scaling that is not named would be left out without a word.
+#[test]
+fn gguf_rope_scaling_is_named() {
+    let nameless = Edited::of("gguf_gpt_oss").without_key("gpt-oss.rope.scaling.type").build().unwrap_err();
+    assert!(nameless.to_string().contains("gpt-oss.rope.scaling.type"), "{nameless}");
+    for (family, arch) in [("gguf_llama", "llama"), ("gguf_qwen3_moe", "qwen3moe")] {
+        for number in ["scaling.factor", "scale_linear"] {
+            let key = format!("{arch}.rope.{number}");
+            let error = Edited::of(family).set(&key, &Kv::F32(8.0)).build().unwrap_err();
+            assert!(error.to_string().contains(&format!("{arch}.rope.scaling.type")), "{error}");
+            Edited::of(family).set(&key, &Kv::F32(1.0)).build().unwrap();
+        }
+    }
+}
+
 #[test]
 fn gguf_files_are_their_sources() {
     for kind in ["dense", "moe", "ple"] {
@@ -206,6 +221,11 @@ fn gguf_files_are_their_sources() {
     let without = Edited::of("gguf_gemma4_moe").without("layer_output_scale").without("ffn_down_exps.scale");
     let bare = without.build().unwrap();
     assert_eq!(bare.parameters() + 3 * (1 + 6), plain.parameters());
+    // But of every layer or of none.
+    for part in ["blk.0.layer_output_scale", "blk.1.ffn_down_exps.scale"] {
+        let error = Edited::of("gguf_gemma4_moe").without(part).build().unwrap_err();
+        assert!(matches!(&error, ModelError::MissingTensor { name, .. } if name.contains(part)), "{error}");
+    }
     let noted = Edited::of("gguf_gemma4_dense").set("tokenizer.ggml.suppress_tokens", &Kv::I32s(vec![1]));
     assert!(noted.build().unwrap().notes[0].contains("never to be chosen"));
     // Without a base of the sliding layers it is 10,000, and their heads turn as a whole.

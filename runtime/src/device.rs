@@ -203,8 +203,13 @@ impl Device {
     }
 
     /// Faults on order, for tests.
-    #[doc(hidden)]
+    #[cfg(feature = "faults")]
     pub fn faults(&self) -> &Faults {
+        &self.inner.faults
+    }
+
+    #[cfg(not(feature = "faults"))]
+    pub(crate) fn faults(&self) -> &Faults {
         &self.inner.faults
     }
 

@@ -1,6 +1,5 @@
 //! Faults on order: what tests use to see that a failed allocation, submit or map is an error and nothing worse, and
-//! that a wrong kernel is noticed. A counter that is never armed costs one relaxed load per event; what is not there to
-//! change kernels, one look at a lock per pipeline.
+//! that a wrong kernel is noticed. Compiled with the feature `faults` only.
 
 use plimsoll_kernels::Kernel;
 use std::fmt;

@@ -13,7 +13,11 @@ pub mod error;
 pub mod evaluate;
 #[cfg(test)]
 mod fake;
+#[cfg(feature = "faults")]
 pub mod faults;
+#[cfg(not(feature = "faults"))]
+#[path = "no_faults.rs"]
+mod faults;
 pub mod lone;
 pub mod memory;
 mod pipelines;

@@ -16,6 +16,9 @@ pub fn check_plan(model: &Model, plan: &Plan) {
     assert_eq!(names.len(), plan.buffers.len());
     assert_eq!(plan.total(), Segment::ALL.iter().map(|&s| plan.segment_bytes(s)).sum::<u64>());
 
+    let largest = plan.buffers.iter().map(|b| b.bytes).chain([plan.staging_bytes]).max().unwrap();
+    assert!(largest <= plan.profile.limits.max_buffer_size, "{largest}");
+
     // Resident views never overlap and stay in buffers of their role.
     let mut resident: Vec<(u32, u64, u64)> = Vec::new();
     for (view, role) in plan

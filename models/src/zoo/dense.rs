@@ -283,6 +283,25 @@ pub(super) fn missing(key: &str) -> ModelError {
     ModelError::field(key, "a value", "nothing")
 }
 
+/// How a GGUF model's rotation is scaled, by name.
+///
+/// # Errors
+/// When there are numbers of a scaling whose name is missing.
+pub(super) fn scaling_type<'m>(meta: &'m Metadata, arch: &str) -> Result<Option<&'m str>, ModelError> {
+    let key = format!("{arch}.rope.scaling.type");
+    let stated = meta.opt_str(&key)?;
+    for number in ["rope.scaling.factor", "rope.scale_linear"] {
+        let number = format!("{arch}.{number}");
+        let factor = meta.opt_f64(&number)?;
+        // Writers say 0 or 1 for none.
+        if stated.is_none() && factor.is_some_and(|factor| factor != 0.0 && factor != 1.0) {
+            let expected = format!("a name, since there is {number}");
+            return Err(ModelError::field(key, expected, "nothing"));
+        }
+    }
+    Ok(stated)
+}
+
 /// The rotation of a GGUF model: base, linear factor, stored divisors.
 ///
 /// # Errors
@@ -304,7 +323,7 @@ pub fn rope_from_gguf(
             rotated.to_string(),
         ));
     }
-    let scaling = match meta.opt_str(&format!("{arch}.rope.scaling.type"))? {
+    let scaling = match scaling_type(meta, arch)? {
         None | Some("none") => Scaling::None,
         Some("linear") => {
             let key = format!("{arch}.rope.scaling.factor");

@@ -71,10 +71,11 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Factors that GGUF files may lack, as their public reader lets them.
+    /// Factors that GGUF files may lack, as their public reader lets them: of every layer, or of none.
     fn scalars(&mut self, layer: u32, part: &str, len: u32) -> Result<Option<VectorId>, ModelError> {
         let name = self.names.bare(layer, part);
-        if self.names.is_gguf() && !self.w.has(&name, false) {
+        let mut layers = 0..self.config.sizes.layers;
+        if self.names.is_gguf() && !layers.any(|layer| self.w.has(&self.names.bare(layer, part), false)) {
             return Ok(None);
         }
         self.w.vector(&name, len).map(Some)

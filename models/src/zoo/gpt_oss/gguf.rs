@@ -21,7 +21,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::gguf::Metadata;
 use crate::error::{ModelError, quoted};
 use crate::rope::{Rope, Scaling};
-use crate::zoo::dense::{Dense, gguf_size, metadata, missing};
+use crate::zoo::dense::{Dense, gguf_size, metadata, missing, scaling_type};
 use crate::zoo::fields::Range;
 
 /// What a reader of a file should know of YaRN.
@@ -85,7 +85,7 @@ fn rope(meta: &Metadata, head_dim: u32) -> Result<(Rope, Vec<String>), ModelErro
             rotated.to_string(),
         ));
     }
-    match meta.opt_str(&key("rope.scaling.type"))? {
+    match scaling_type(meta, "gpt-oss")? {
         None | Some("none") => return Ok((Rope::new(theta, head_dim, Scaling::None), vec![])),
         Some("yarn") => {}
         Some(other) => {
