@@ -13,12 +13,14 @@
 //                                      spread   five kernels (blocks)   streaming (blocks)
 //   H 64, P 64, N 128, G 8, T 128           50              110 (64)            210 (16)
 //   the same, T 512                        378              685 (32)          1,040 (16)
-//   the same, T 2,048                    2,275            3,795 (64)      not measured
+//   the same, T 2,048                    2,275            3,795 (64)         see below
 //   H 8, P 32, N 32, G 2, T 512              5               15 (64)             20 (16)
 //   the same, T 2,048                       25               55 (32)             80 (16)
 // Each row is of one run; T 2,048 of the first size is in windows of 256 tokens, which the others were measured without.
 // Without windows it took 3,285 to 3,815 and lost to five kernels (2,597 to 2,690): rows of xbc are 24 KiB apart, and B
 // and C of so many tokens do not stay in the second cache. Of the first size at T 512, staged took 760 and spread 313.
+// With nothing else to do the machine took 1,078 at T 2,048, five kernels 1,643 (64), streaming 2,118 (64) and 2,295 (16):
+// `benches/results/flat_prefill.md`.
 
 //: for $i STAGED
 var<workgroup> parts: array<f32, TOKENS * ROWS * (WG + 1u)>;
