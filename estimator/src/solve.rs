@@ -4,8 +4,9 @@ use crate::budget::Budget;
 use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS};
 use crate::plan::Plan;
 use crate::verdict::{Overhead, Suggestion};
-use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
+use plimsoll_kernels::{KvFormat, KvLayout, Profile, step::PAGE};
 use plimsoll_models::Model;
+use plimsoll_models::model::State;
 
 /// A question: what fits this budget on this adapter.
 #[derive(Clone, Copy)]
@@ -93,12 +94,18 @@ pub fn nearest(
     offer(shorter(&solver, &asked));
     offer(solver.largest_slots(&asked).filter(|g| g.slots < asked.slots));
     offer(solver.largest_chunk(&asked).filter(|g| g.prefill_chunk < asked.prefill_chunk).map(round_chunk));
-    for kv in KvFormat::ALL {
-        if kv > asked.kv {
-            let narrower = Geometry { kv, ..asked.clone() };
-            offer(Some(narrower.clone()));
-            offer(shorter(&solver, &narrower));
-        }
+    // Narrower formats, or where the heads do not suit the one asked for the others, the nearest first.
+    let suits = |kv| model.states.iter().filter_map(State::attention).all(|s| KvLayout::new(kv, s).is_some());
+    let suited = suits(asked.kv);
+    let mut others: Vec<KvFormat> =
+        KvFormat::ALL.into_iter().filter(|kv| *kv > asked.kv || (!suited && *kv != asked.kv)).collect();
+    if !suited {
+        others.reverse();
+    }
+    for kv in others {
+        let other = Geometry { kv, ..asked.clone() };
+        offer(Some(other.clone()));
+        offer(shorter(&solver, &other));
     }
     if asked.draft_depth > 0 {
         offer(Some(Geometry { draft_depth: 0, ..asked.clone() }));

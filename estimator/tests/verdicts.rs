@@ -83,6 +83,8 @@ fn limits_refuse_too_and_suggest_what_fits() {
     let q8 = Geometry { kv: KvFormat::Q8_0, ..Geometry::default_for(4096) };
     let refusal = judge(&Toy::small().build(), &q8, 1 << 40).admitted().unwrap_err();
     assert_eq!(refusal.broke, Broke::KvFormat);
+    // Nothing but the format has to change.
+    assert_eq!(refusal.nearest[0].geometry(), Geometry { kv: KvFormat::F16, ..q8 });
 }
 
 #[test]
