@@ -11,7 +11,7 @@ use plimsoll_estimator::report::Question;
 use plimsoll_estimator::report::Report;
 use plimsoll_estimator::{Geometry, Overhead, Plan, PlanError};
 use plimsoll_kernels::ops::route::Groups;
-use plimsoll_kernels::{AttentionShape, Format, KvFormat, Limits, Profile, SsmShape};
+use plimsoll_kernels::{AttentionShape, Format, KvFormat, Limits, Profile, Ssd, SsmShape};
 use plimsoll_models::Model;
 use plimsoll_models::graph::Op;
 use proptest::prelude::*;
@@ -87,6 +87,25 @@ fn prefill_memory_does_not_know_the_prompt() {
     for step in &steps {
         assert!(step.abs_diff(steps[0]) * 100 < steps[0], "{rows:?} {steps:?}");
     }
+}
+
+/// Whatever form the state space takes: what it works in is planned for the chunk.
+#[test]
+fn engine_bug_01_the_workspace_of_a_long_prompt_is_that_of_its_chunk() {
+    let (_, model) = open(NANO);
+    let activations = |ssd, context, chunk| {
+        let mut profile = Profile::webgpu_default();
+        profile.tuning.ssd = ssd;
+        let plan = Plan::new(&model, &geometry(context, 1, chunk, 0), &profile).unwrap();
+        plan.segment_bytes(Segment::Activations)
+    };
+    let forms = [Ssd::Sequential, Ssd::Streaming { block: 16 }, Ssd::Kernels { block: 64 }];
+    for ssd in forms {
+        assert_eq!(activations(ssd, 2_048, 512), activations(ssd, 16_384, 512), "{ssd:?}");
+    }
+    // The last of them has a workspace, so there is something that could have grown.
+    let [none, streaming, kernels] = forms.map(|ssd| activations(ssd, 2_048, 512));
+    assert!(none == streaming && kernels > streaming, "{none} {streaming} {kernels}");
 }
 
 /// A model with no attention layer costs the same at every context, and says so.

@@ -96,6 +96,11 @@ impl Published {
     }
 }
 
+/// One sequence at a chunk of 512.
+fn alone(context: u32) -> Geometry {
+    Geometry { context, slots: 1, prefill_chunk: 512, kv: KvFormat::F16, logit_rows: 1, draft_depth: 0 }
+}
+
 fn plan(model: &Model, geometry: &Geometry) -> Plan {
     Plan::new(model, geometry, &Profile::webgpu_default()).unwrap()
 }
@@ -131,16 +136,8 @@ fn the_figures_that_are_published_are_these() {
         ("configs/nemotron-3-nano-30b-a3b.json", 49_930_240, 6_144),
     ] {
         let case = ALL.iter().find(|case| case.config == config).unwrap();
-        let g = |context| Geometry {
-            context,
-            slots: 1,
-            prefill_chunk: 512,
-            kv: KvFormat::F16,
-            logit_rows: 1,
-            draft_depth: 0,
-        };
         assert_eq!(case.state(), state);
-        assert_eq!(case.kv(&g(8_192)), 8_192 * kv_per_token);
+        assert_eq!(case.kv(&alone(8_192)), 8_192 * kv_per_token);
     }
 }
 
@@ -148,17 +145,7 @@ fn the_figures_that_are_published_are_these() {
 fn prefill_memory_does_not_know_the_prompt() {
     for case in &ALL {
         let (_, model) = open(case.config);
-        let activations = |context| {
-            let g = Geometry {
-                context,
-                slots: 1,
-                prefill_chunk: 512,
-                kv: KvFormat::F16,
-                logit_rows: 1,
-                draft_depth: 0,
-            };
-            plan(&model, &g).segment_bytes(Segment::Activations)
-        };
+        let activations = |context| plan(&model, &alone(context)).segment_bytes(Segment::Activations);
         let at = activations(1_500);
         for context in [3_000, 6_000, 262_144] {
             assert_eq!(activations(context), at, "{} at {context}", case.config);

@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::tensors::{golden, open};
+use common::tensors::{golden, matrices, open, runs};
 use common::{Gguf, Kv};
 use plimsoll_models::checkpoint::Checkpoint;
-use plimsoll_models::graph::{Delta, MatrixId, Op, Router};
-use plimsoll_models::model::{Matrix, Transform};
+use plimsoll_models::graph::{Delta, Op, Router};
+use plimsoll_models::model::Transform;
 use plimsoll_models::{Model, ModelError, Registry};
 
 fn build(file: &Gguf) -> Result<Model, ModelError> {
@@ -29,22 +29,6 @@ fn router(model: &Model) -> &Router {
         _ => None,
     });
     router.unwrap()
-}
-
-/// The matrices of the op whose label ends so.
-fn matrices<'m>(model: &'m Model, label: &str) -> Vec<&'m Matrix> {
-    let (_, op) = model.graph.ops.iter().find(|(l, _)| l.ends_with(label)).expect(label);
-    let ids: Vec<MatrixId> = match op {
-        Op::Linear { parts, .. } => parts.clone(),
-        Op::Experts { experts, .. } => vec![*experts],
-        other => panic!("{other:?}"),
-    };
-    ids.iter().map(|id| model.matrix(*id).unwrap()).collect()
-}
-
-/// First rows and numbers of rows of a matrix's pieces.
-fn runs(matrix: &Matrix) -> Vec<(u32, u32)> {
-    matrix.source.pieces.iter().map(|p| (p.first_row, p.rows)).collect()
 }
 
 #[test]

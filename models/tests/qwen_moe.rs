@@ -4,10 +4,9 @@
 
 mod common;
 
-use common::tensors::{Tensors, bare, config, golden, open, state_bytes};
-use plimsoll_models::graph::{MatrixId, Op};
-use plimsoll_models::model::Matrix;
-use plimsoll_models::{Model, ModelError};
+use common::tensors::{Tensors, bare, config, golden, matrices, open, runs, state_bytes};
+use plimsoll_models::ModelError;
+use plimsoll_models::graph::Op;
 use serde_json::{Value, json};
 
 const FAMILIES: [&str; 4] = ["qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"];
@@ -16,22 +15,6 @@ fn changed(family: &str, key: &str, value: &Value) -> Value {
     let mut c = config(&format!("golden/{family}/config.json"));
     c[key] = value.clone();
     c
-}
-
-/// The matrices of the op whose label ends so.
-fn matrices<'m>(model: &'m Model, label: &str) -> Vec<&'m Matrix> {
-    let (_, op) = model.graph.ops.iter().find(|(l, _)| l.ends_with(label)).expect(label);
-    let ids: Vec<MatrixId> = match op {
-        Op::Linear { parts, .. } => parts.clone(),
-        Op::Experts { experts, .. } => vec![*experts],
-        other => panic!("{other:?}"),
-    };
-    ids.iter().map(|id| model.matrix(*id).unwrap()).collect()
-}
-
-/// First rows and numbers of rows of a matrix's pieces.
-fn runs(matrix: &Matrix) -> Vec<(u32, u32)> {
-    matrix.source.pieces.iter().map(|p| (p.first_row, p.rows)).collect()
 }
 
 #[test]

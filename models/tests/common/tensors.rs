@@ -4,7 +4,8 @@
 use super::data;
 use plimsoll_kernels::Format;
 use plimsoll_models::checkpoint::Checkpoint;
-use plimsoll_models::model::State;
+use plimsoll_models::graph::{MatrixId, Op};
+use plimsoll_models::model::{Matrix, State};
 use plimsoll_models::{Model, ModelError, Registry};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -120,4 +121,20 @@ pub fn state_bytes(model: &Model) -> u64 {
 pub fn open(path: &str) -> Model {
     let checkpoint = Checkpoint::open(&data(path)).expect(path);
     Registry::standard().build(&checkpoint).expect(path)
+}
+
+/// The matrices of the op whose label ends so.
+pub fn matrices<'m>(model: &'m Model, label: &str) -> Vec<&'m Matrix> {
+    let (_, op) = model.graph.ops.iter().find(|(l, _)| l.ends_with(label)).expect(label);
+    let ids: Vec<MatrixId> = match op {
+        Op::Linear { parts, .. } => parts.clone(),
+        Op::Experts { experts, .. } => vec![*experts],
+        other => panic!("{other:?}"),
+    };
+    ids.iter().map(|id| model.matrix(*id).unwrap()).collect()
+}
+
+/// First rows and numbers of rows of a matrix's pieces.
+pub fn runs(matrix: &Matrix) -> Vec<(u32, u32)> {
+    matrix.source.pieces.iter().map(|p| (p.first_row, p.rows)).collect()
 }
