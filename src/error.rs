@@ -63,6 +63,7 @@ fn runtime_code(error: &RuntimeError) -> u8 {
             _ => 2,
         },
         RuntimeError::NoAdapter { .. } => 6,
+        RuntimeError::EstimateOnly { .. } => 4,
         RuntimeError::Step(shared) => runtime_code(shared),
         _ => 6,
     }

@@ -193,6 +193,7 @@ fn model(checkpoint: &Checkpoint) -> Model {
         states: vec![State::KvSliding { shape: LOCAL, window: WINDOW }, State::KvFull { shape: GLOBAL }],
         ropes: ropes().into(),
         notes: vec![],
+        extras: Default::default(),
         graph: g.finish(logits),
     }
 }

@@ -84,6 +84,7 @@ impl Architecture for Sandwich {
             ropes: vec![],
             graph: g.finish(logits),
             notes: vec![],
+            extras: Default::default(),
         })
     }
 }

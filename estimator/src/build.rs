@@ -1,7 +1,9 @@
 //! Makes plans: `plan = f(model, geometry, profile)`.
 
 use crate::error::{Limit, PlanError};
-use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS};
+use crate::geometry::{
+    Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS, MAX_SNAPSHOTS,
+};
 use crate::groups::Groups;
 use crate::lower::{Lowering, NARROW, Shared, Tables, tile_tokens};
 use crate::plan::{ALIGN, Buffer, ModelFacts, Plan, Ranges, Role, Segment};
@@ -56,6 +58,11 @@ impl Plan {
             buffers.len(),
         );
         let recurrent = crate::recurrent::place(model, geometry, profile, &mut pool)?;
+        buffers.extend(pool.buffers());
+
+        let mut pool =
+            Pool::new("retained", Segment::Retained, Role::Retained, limits.max_buffer_size, buffers.len());
+        crate::retained::place(model, geometry, profile, &mut pool)?;
         buffers.extend(pool.buffers());
 
         let sizes = program_sizes(tokens, geometry.slots);
@@ -159,6 +166,7 @@ impl Plan {
             model: facts(model),
             geometry: geometry.clone(),
             profile: profile.clone(),
+            estimate_only: estimate_only(model, geometry),
             buffers,
             staging_bytes,
             groups: groups.all,
@@ -191,10 +199,24 @@ fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanError> {
     range("prefill_chunk", geometry.prefill_chunk, 1, MAX_CHUNK)?;
     range("logit_rows", geometry.logit_rows, 1, MAX_LOGIT_ROWS)?;
     range("draft_depth", geometry.draft_depth, 0, MAX_DRAFT_DEPTH)?;
+    range("snapshots", geometry.priced.snapshots, 0, MAX_SNAPSHOTS)?;
     if model.graph.ops.is_empty() {
         return Err(PlanError::graph("the model", "it has no ops"));
     }
     Ok(())
+}
+
+/// Why a plan of this model for this geometry can be priced and not run.
+fn estimate_only(model: &Model, geometry: &Geometry) -> Option<String> {
+    let priced = &geometry.priced;
+    let unrun = model.graph.ops.iter().any(|(_, op)| matches!(op, Op::Priced { .. }));
+    let unrun = unrun.then(|| format!("{} has operations without kernels", model.architecture));
+    let formats = priced.kv.map(|pair| match (pair.k, pair.v) {
+        (k, v) if k == v => format!("KV in {} has no kernels", k.name()),
+        (k, v) => format!("keys in {} and values in {} have no kernels", k.name(), v.name()),
+    });
+    let images = (priced.images.count > 0).then(|| "images are priced and not yet read".to_owned());
+    model.extras.estimate_only.clone().or(unrun).or(formats).or(images)
 }
 
 /// Most tokens of each program: one sequence decoding, a few, a prefill chunk.
@@ -258,8 +280,8 @@ fn ranges(
 /// What reports say of a model, whatever plan it has.
 pub(crate) fn facts(model: &Model) -> ModelFacts {
     let count = |f: fn(&State) -> bool| model.states.iter().filter(|s| f(s)).count() as u32;
-    let (full, sliding) =
-        (count(|s| matches!(s, State::KvFull { .. })), count(|s| matches!(s, State::KvSliding { .. })));
+    let full = count(|s| matches!(s, State::KvFull { .. } | State::KvLatent { .. }));
+    let sliding = count(|s| matches!(s, State::KvSliding { .. }));
     let recurrent = count(|s| matches!(s, State::Recurrent { .. }));
     ModelFacts {
         name: model.name.clone(),

@@ -1,6 +1,5 @@
 //! Why no plan could be made.
 
-use plimsoll_kernels::KvFormat;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -53,7 +52,7 @@ pub enum PlanError {
     #[error("KV format {format} needs heads of a multiple of 32 values, this model has {head_dim}")]
     KvFormat {
         /// Asked for.
-        format: KvFormat,
+        format: &'static str,
         /// The model's.
         head_dim: u32,
     },

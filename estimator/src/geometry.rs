@@ -11,6 +11,8 @@ pub const MAX_SLOTS: u32 = 1 << 16;
 pub const MAX_CHUNK: u32 = 1 << 20;
 /// The deepest draft a plan is made for.
 pub const MAX_DRAFT_DEPTH: u32 = 64;
+/// The most snapshots a plan has room for.
+pub const MAX_SNAPSHOTS: u32 = 1 << 16;
 /// The most logit rows a step is planned for.
 pub const MAX_LOGIT_ROWS: u32 = 1 << 20;
 
@@ -30,6 +32,95 @@ pub struct Geometry {
     /// Tokens drafted ahead: every recurrent state is kept `draft_depth + 1` times.
     #[serde(default)]
     pub draft_depth: u32,
+    /// What is asked beside what the runtime does.
+    #[serde(default)]
+    pub priced: Priced,
+}
+
+/// What a geometry asks that is priced and not run: a plan for it says so and is never loaded (snapshots apart, whose
+/// room is made like any other).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Priced {
+    /// Keys and values in other formats than the kernels', or in two of them.
+    pub kv: Option<KvPair>,
+    /// Prefix snapshots kept: recurrent states and what sliding windows hold.
+    pub snapshots: u32,
+    /// Images in a step.
+    pub images: Images,
+}
+
+/// Formats of keys and of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct KvPair {
+    pub k: KvStore,
+    pub v: KvStore,
+}
+
+/// How keys or values can be priced. The kernels have [`KvFormat`]'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the formats' own
+pub enum KvStore {
+    F32,
+    F16,
+    Bf16,
+    Q8_0,
+    Q4_0,
+}
+
+impl KvStore {
+    /// Every format, widest first.
+    pub const ALL: [KvStore; 5] = [KvStore::F32, KvStore::F16, KvStore::Bf16, KvStore::Q8_0, KvStore::Q4_0];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvStore::F32 => "f32",
+            KvStore::F16 => "f16",
+            KvStore::Bf16 => "bf16",
+            KvStore::Q8_0 => "q8_0",
+            KvStore::Q4_0 => "q4_0",
+        }
+    }
+
+    /// The kernels' format of that name, where they have it.
+    pub fn run(self) -> Option<KvFormat> {
+        KvFormat::ALL.into_iter().find(|format| format.name() == self.name())
+    }
+
+    /// Bytes of `values` consecutive values: 2 of an f16 or bf16, 34 a block of 32 in q8_0, 18 in q4_0. `None` where
+    /// they are not whole blocks.
+    pub fn row_bytes(self, values: u32) -> Option<u64> {
+        let values = u64::from(values);
+        let block = |bytes: u64| values.is_multiple_of(32).then(|| values / 32 * bytes);
+        match self {
+            KvStore::F32 => Some(values * 4),
+            KvStore::F16 | KvStore::Bf16 => Some(values * 2),
+            KvStore::Q8_0 => block(34),
+            KvStore::Q4_0 => block(18),
+        }
+    }
+}
+
+impl From<KvFormat> for KvStore {
+    fn from(format: KvFormat) -> Self {
+        match format {
+            KvFormat::F32 => KvStore::F32,
+            KvFormat::F16 => KvStore::F16,
+            KvFormat::Q8_0 => KvStore::Q8_0,
+        }
+    }
+}
+
+/// Images that one step may bring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Images {
+    pub count: u32,
+    /// Pixels; 0 × 0 is the largest that the tower takes.
+    pub width: u32,
+    pub height: u32,
 }
 
 impl Geometry {
@@ -43,6 +134,12 @@ impl Geometry {
             kv: KvFormat::F16,
             logit_rows: 1,
             draft_depth: 0,
+            priced: Priced::default(),
         }
+    }
+
+    /// Formats of keys and of values.
+    pub fn kv_pair(&self) -> KvPair {
+        self.priced.kv.unwrap_or(KvPair { k: self.kv.into(), v: self.kv.into() })
     }
 }

@@ -1,10 +1,10 @@
 //! The KV pool: kinds of pages, segments of layers, and where they stand.
 
 use crate::error::{Limit, PlanError};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, KvStore};
 use crate::plan::{KvKind, KvLayer, KvPlan, KvSegment};
 use crate::pool::Pool;
-use plimsoll_kernels::{KvLayout, Profile, step::PAGE};
+use plimsoll_kernels::{AttentionShape, KvLayout, Profile, step::PAGE};
 use plimsoll_models::Model;
 use plimsoll_models::graph::StateId;
 use plimsoll_models::model::State;
@@ -25,9 +25,9 @@ pub(crate) fn place(
     let limits = &profile.limits;
     let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     for (index, state) in model.states.iter().enumerate() {
-        let (shape, window) = match state {
-            State::KvFull { shape } => (shape, None),
-            State::KvSliding { shape, window } => (shape, Some(*window)),
+        let window = match state {
+            State::KvFull { .. } | State::KvLatent { .. } => None,
+            State::KvSliding { window, .. } => Some(*window),
             State::Recurrent { .. } => continue,
         };
         let kind = match plan.kinds.iter().position(|k| k.window == window) {
@@ -38,9 +38,7 @@ pub(crate) fn place(
             }
         };
         let pages = plan.kinds[kind].pages;
-        let layout = KvLayout::new(geometry.kv, shape)
-            .ok_or(PlanError::KvFormat { format: geometry.kv, head_dim: shape.head_dim })?;
-        let page = layout.page_bytes();
+        let (layout, page) = page(state, geometry)?;
         if page > most {
             let name = format!("a KV page of layer {index}");
             return Err(PlanError::Limit { limit: Limit::Binding, name, need: page, have: most });
@@ -66,7 +64,14 @@ pub(crate) fn place(
             segments.push(KvSegment { first_page, pages: segment, view: pool.place(room * page) });
             first_page += segment;
         }
-        plan.layers.push(KvLayer { state: StateId(index as u32), kind: kind as u32, layout, segments });
+        plan.layers.push(KvLayer {
+            state: StateId(index as u32),
+            kind: kind as u32,
+            layout,
+            page_bytes: page,
+            latent: state.latent().is_some(),
+            segments,
+        });
     }
     if bindings > MAX_BINDINGS {
         return Err(PlanError::Geometry {
@@ -78,8 +83,34 @@ pub(crate) fn place(
     Ok(plan)
 }
 
+/// The layout of a layer's pages and the bytes of one: `page × Hk · (E·size(k) + E·size(v))`, or `page × (rank + rope) ·
+/// size(k)` of a latent. Where kernels have the format it is their own layout's; other formats are priced as whole blocks.
+pub(crate) fn page(state: &State, geometry: &Geometry) -> Result<(KvLayout, u64), PlanError> {
+    let run = geometry.kv;
+    let (shape, values) = match state {
+        State::KvLatent { latent } => {
+            (AttentionShape { heads: latent.heads, kv_heads: 1, head_dim: latent.width() }, false)
+        }
+        State::KvFull { shape } | State::KvSliding { shape, .. } => (*shape, true),
+        State::Recurrent { .. } => return Err(PlanError::graph("KV", "a recurrent state has no pages")),
+    };
+    let nominal = KvLayout { format: run, kv_heads: shape.kv_heads, head_dim: shape.head_dim };
+    let pair = geometry.kv_pair();
+    if geometry.priced.kv.is_none() && values {
+        let layout = KvLayout::new(run, &shape)
+            .ok_or(PlanError::KvFormat { format: run.name(), head_dim: shape.head_dim })?;
+        return Ok((layout, layout.page_bytes()));
+    }
+    let row = |store: KvStore| {
+        let refused = || PlanError::KvFormat { format: store.name(), head_dim: shape.head_dim };
+        store.row_bytes(shape.head_dim).ok_or_else(refused)
+    };
+    let cell = row(pair.k)? + if values { row(pair.v)? } else { 0 };
+    Ok((nominal, cell * u64::from(shape.kv_heads) * u64::from(PAGE)))
+}
+
 /// Cells of a slot: the context, or `min(context, window + chunk − 1)`, in whole pages.
-fn kind_of(window: Option<u32>, geometry: &Geometry) -> Result<KvKind, PlanError> {
+pub(crate) fn kind_of(window: Option<u32>, geometry: &Geometry) -> Result<KvKind, PlanError> {
     let context = u64::from(geometry.context);
     let cells = match window {
         None => context,

@@ -182,6 +182,7 @@ impl<'a> Lowering<'a> {
                 | Op::ClampedGate { .. }
                 | Op::Experts { .. }
                 | Op::Combine { .. }
+                | Op::Priced { .. }
         );
         if !knows && op.reads().iter().chain(&op.writes()).any(choices) {
             return Err(PlanError::graph(label, "this op takes no rows of choices"));
@@ -339,6 +340,12 @@ impl<'a> Lowering<'a> {
                     unit: self.unit(*x),
                 };
                 self.push(label, self.when(*x), softcap::plan(profile, &args), vec![Operand::Tensor(*x)]);
+            }
+            Op::Priced { out, scratch, .. } => {
+                // Nothing runs; the room is made.
+                if *scratch > 0 {
+                    self.scratch(scratch.saturating_mul(self.rows(*out).into()));
+                }
             }
         }
         Ok(())

@@ -25,12 +25,20 @@ pub enum Segment {
     Activations,
     /// Step tables, parameters, upload and readback.
     Io,
+    /// Prefix snapshots.
+    Retained,
 }
 
 impl Segment {
     /// Every segment, in the order reports list them.
-    pub const ALL: [Segment; 5] =
-        [Segment::Weights, Segment::Kv, Segment::Recurrent, Segment::Activations, Segment::Io];
+    pub const ALL: [Segment; 6] = [
+        Segment::Weights,
+        Segment::Kv,
+        Segment::Recurrent,
+        Segment::Activations,
+        Segment::Io,
+        Segment::Retained,
+    ];
 
     /// The name in reports.
     pub const fn name(self) -> &'static str {
@@ -40,6 +48,7 @@ impl Segment {
             Segment::Recurrent => "recurrent",
             Segment::Activations => "activations",
             Segment::Io => "io",
+            Segment::Retained => "retained",
         }
     }
 }
@@ -66,6 +75,8 @@ pub enum Role {
     Upload,
     /// Mapped for reading: results.
     Readback,
+    /// Copied to and from: prefix snapshots.
+    Retained,
 }
 
 /// One device buffer.
@@ -134,8 +145,13 @@ pub struct KvLayer {
     pub state: StateId,
     /// Index in [`KvPlan::kinds`].
     pub kind: u32,
-    /// Page layout.
+    /// Page layout. Of a latent, or of formats without kernels, `page_bytes` alone counts.
     pub layout: KvLayout,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Pages hold latents.
+    #[serde(default)]
+    pub latent: bool,
     /// In page order, together all pages of the kind.
     pub segments: Vec<KvSegment>,
 }
@@ -297,6 +313,9 @@ pub struct Plan {
     pub geometry: Geometry,
     /// On what.
     pub profile: Profile,
+    /// Why it is a price and cannot be loaded, where that is so.
+    #[serde(default)]
+    pub estimate_only: Option<String>,
     /// Every buffer of the steady state; nothing else is allocated.
     pub buffers: Vec<Buffer>,
     /// The upload buffer that exists during a load only.

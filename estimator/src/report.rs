@@ -7,7 +7,7 @@ use crate::geometry::Geometry;
 use crate::plan::{Plan, Segment};
 use crate::solve::Solver;
 use crate::verdict::{Overhead, Suggestion, Verdict, admit};
-use plimsoll_kernels::{KvFormat, KvLayout, Profile, step::PAGE};
+use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::{Checkpoint, Source};
 use plimsoll_models::model::State;
@@ -289,7 +289,7 @@ impl Report {
                 bytes: overhead.bytes,
                 source: if overhead.measured { "measured" } else { "unknown" }.into(),
             },
-            kv_bytes_per_token: kv_bytes_per_token(model, geometry.kv),
+            kv_bytes_per_token: kv_bytes_per_token(model, geometry),
             recurrent_bytes_per_slot: crate::recurrent::bytes_per_slot(model, geometry),
             largest_allocation: plan.as_ref().map(largest_allocation).unwrap_or_default(),
             largest_binding: plan.as_ref().map(largest_binding).unwrap_or_default(),
@@ -321,6 +321,7 @@ pub fn bytes(plan: &Plan) -> Bytes {
     for layer in &plan.kv.layers {
         let bytes: u64 = layer.segments.iter().map(|s| s.view.bytes).sum();
         match plan.kv.kinds[layer.kind as usize].window {
+            None if layer.latent => by_kind.mla += bytes,
             None => by_kind.full += bytes,
             Some(_) => by_kind.sliding += bytes,
         }
@@ -331,7 +332,7 @@ pub fn bytes(plan: &Plan) -> Bytes {
         recurrent: plan.segment_bytes(Segment::Recurrent),
         activations: plan.segment_bytes(Segment::Activations),
         io: plan.segment_bytes(Segment::Io),
-        retained: 0,
+        retained: plan.segment_bytes(Segment::Retained),
         total: plan.total(),
         load_peak: plan.load_peak(),
         load_host: plan.load_host(),
@@ -340,10 +341,10 @@ pub fn bytes(plan: &Plan) -> Bytes {
 }
 
 /// Bytes one more token of context costs a slot, past every window.
-pub fn kv_bytes_per_token(model: &Model, format: KvFormat) -> u64 {
-    let full = model.states.iter().filter(|s| matches!(s, State::KvFull { .. }));
-    let layouts = full.filter_map(|s| KvLayout::new(format, s.attention()?));
-    layouts.map(|l| l.token_bytes()).sum()
+pub fn kv_bytes_per_token(model: &Model, geometry: &Geometry) -> u64 {
+    let grows = model.states.iter().filter(|s| matches!(s, State::KvFull { .. } | State::KvLatent { .. }));
+    let pages = grows.filter_map(|s| crate::kv::page(s, geometry).ok());
+    pages.map(|(_, bytes)| bytes / u64::from(PAGE)).fold(0, u64::saturating_add)
 }
 
 /// Beginnings of the names of tensors that read images, and of those that draft tokens, in the spellings of

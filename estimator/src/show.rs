@@ -48,7 +48,7 @@ impl fmt::Display for Plan {
             writeln!(f, "  {window}: {} pages a slot, {} in all", kind.pages_per_slot, kind.pages)?;
         }
         for (i, layer) in self.kv.layers.iter().enumerate() {
-            write!(f, "  layer {i}, kind {}, pages of {} bytes:", layer.kind, layer.layout.page_bytes())?;
+            write!(f, "  layer {i}, kind {}, pages of {} bytes:", layer.kind, layer.page_bytes)?;
             for segment in &layer.segments {
                 write!(f, " pages {}+{} at {}", segment.first_page, segment.pages, At(self, &segment.view))?;
             }

@@ -1,7 +1,9 @@
 //! The inverse solve: what fits a budget. Every answer is a plan that was made and found to fit.
 
 use crate::budget::Budget;
-use crate::geometry::{Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS};
+use crate::geometry::{
+    Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS, MAX_SNAPSHOTS, Priced,
+};
 use crate::plan::Plan;
 use crate::verdict::{Overhead, Suggestion};
 use plimsoll_kernels::{KvFormat, KvLayout, Profile, step::PAGE};
@@ -84,8 +86,9 @@ pub fn nearest(
     let mut offer = |geometry: Option<Geometry>| {
         let Some(g) = geometry else { return };
         let Some(total) = solver.fits(&g) else { return };
-        let Geometry { context, slots, prefill_chunk, kv, logit_rows, draft_depth } = g;
-        let suggestion = Suggestion { context, slots, prefill_chunk, kv, logit_rows, draft_depth, total };
+        let Geometry { context, slots, prefill_chunk, kv, logit_rows, draft_depth, priced } = g;
+        let suggestion =
+            Suggestion { context, slots, prefill_chunk, kv, logit_rows, draft_depth, priced, total };
         if !found.contains(&suggestion) {
             found.push(suggestion);
         }
@@ -143,5 +146,6 @@ fn within_range(geometry: &Geometry) -> Geometry {
         kv: geometry.kv,
         logit_rows: geometry.logit_rows.clamp(1, MAX_LOGIT_ROWS),
         draft_depth: geometry.draft_depth.min(MAX_DRAFT_DEPTH),
+        priced: Priced { snapshots: geometry.priced.snapshots.min(MAX_SNAPSHOTS), ..geometry.priced.clone() },
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::error::{PlanError, grouped};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Priced};
 use crate::plan::{Plan, Segment};
 use crate::solve;
 use plimsoll_kernels::{KvFormat, Profile};
@@ -98,8 +98,15 @@ pub struct Suggestion {
     /// Draft depth.
     #[serde(default)]
     pub draft_depth: u32,
+    /// What is priced and not run.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub priced: Priced,
     /// What its plan costs.
     pub total: u64,
+}
+
+fn is_default(priced: &Priced) -> bool {
+    *priced == Priced::default()
 }
 
 impl Suggestion {
@@ -112,6 +119,7 @@ impl Suggestion {
             kv: self.kv,
             logit_rows: self.logit_rows,
             draft_depth: self.draft_depth,
+            priced: self.priced.clone(),
         }
     }
 }
@@ -232,7 +240,7 @@ fn refuse_limit(error: &PlanError, nearest: Vec<Suggestion>) -> Refusal {
             (broke, name.clone(), *need, *have)
         }
         PlanError::KvFormat { format, head_dim } => {
-            (Broke::KvFormat, format.to_string(), u64::from(*head_dim), 32)
+            (Broke::KvFormat, (*format).to_owned(), u64::from(*head_dim), 32)
         }
         PlanError::Geometry { field, got, .. } => (Broke::Geometry, (*field).to_owned(), *got, 0),
         PlanError::Graph { at, .. } => (Broke::Limit, at.clone(), 0, 0),

@@ -89,12 +89,21 @@ fn model() -> Model {
             Rope::proportional(1e6, GLOBAL.head_dim, 8, Scaling::None),
         ],
         notes: vec![],
+        extras: Default::default(),
         graph: g.finish(logits),
     }
 }
 
 fn geometry(context: u32, slots: u32, prefill_chunk: u32) -> Geometry {
-    Geometry { context, slots, prefill_chunk, kv: KvFormat::F16, logit_rows: slots, draft_depth: 0 }
+    Geometry {
+        context,
+        slots,
+        prefill_chunk,
+        kv: KvFormat::F16,
+        logit_rows: slots,
+        draft_depth: 0,
+        priced: Default::default(),
+    }
 }
 
 fn plan(model: &Model) -> Result<Plan, PlanError> {

@@ -19,7 +19,15 @@ use proptest::prelude::*;
 const NANO: &str = "configs/nemotron-3-nano-30b-a3b.json";
 
 fn geometry(context: u32, slots: u32, prefill_chunk: u32, draft_depth: u32) -> Geometry {
-    Geometry { context, slots, prefill_chunk, kv: KvFormat::F16, logit_rows: slots, draft_depth }
+    Geometry {
+        context,
+        slots,
+        prefill_chunk,
+        kv: KvFormat::F16,
+        logit_rows: slots,
+        draft_depth,
+        priced: Default::default(),
+    }
 }
 
 fn plan(model: &Model, geometry: &Geometry) -> Plan {

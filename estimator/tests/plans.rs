@@ -14,7 +14,15 @@ use plimsoll_models::model::State;
 use proptest::prelude::*;
 
 fn geometry(context: u32, slots: u32, prefill_chunk: u32, kv: KvFormat) -> Geometry {
-    Geometry { context, slots, prefill_chunk, kv, logit_rows: slots, draft_depth: 0 }
+    Geometry {
+        context,
+        slots,
+        prefill_chunk,
+        kv,
+        logit_rows: slots,
+        draft_depth: 0,
+        priced: Default::default(),
+    }
 }
 
 fn plan(model: &Model, geometry: &Geometry) -> Plan {
@@ -51,7 +59,7 @@ fn kv_bytes_are_the_closed_forms() {
                 let parts = bytes(&plan).kv_by_kind;
                 assert_eq!(parts.full, slots * cell * full * context, "{config}");
                 assert_eq!(parts.full + parts.sliding, expected, "{config}");
-                assert_eq!(kv_bytes_per_token(&model, kv), cell * full, "{config}");
+                assert_eq!(kv_bytes_per_token(&model, &geometry), cell * full, "{config}");
             }
         }
     }
@@ -300,7 +308,7 @@ proptest! {
         prop_assert!(a.total() < b.total());
         if pages * 32 > window + chunk {
             let slope = b.segment_bytes(Segment::Kv) - a.segment_bytes(Segment::Kv);
-            prop_assert_eq!(slope, u64::from(slots) * 32 * kv_bytes_per_token(&model, KvFormat::F16));
+            prop_assert_eq!(slope, u64::from(slots) * 32 * kv_bytes_per_token(&model, &geometry(32, 1, 1, KvFormat::F16)));
         }
     }
 }

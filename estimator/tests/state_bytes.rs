@@ -98,7 +98,15 @@ impl Published {
 
 /// One sequence at a chunk of 512.
 fn alone(context: u32) -> Geometry {
-    Geometry { context, slots: 1, prefill_chunk: 512, kv: KvFormat::F16, logit_rows: 1, draft_depth: 0 }
+    Geometry {
+        context,
+        slots: 1,
+        prefill_chunk: 512,
+        kv: KvFormat::F16,
+        logit_rows: 1,
+        draft_depth: 0,
+        priced: Default::default(),
+    }
 }
 
 fn plan(model: &Model, geometry: &Geometry) -> Plan {
@@ -118,8 +126,15 @@ fn pools_are_the_closed_forms() {
             (40_961, 2, 384, 3, if small { KvFormat::F16 } else { KvFormat::Q8_0 }),
             (262_144, 1, 512, 0, KvFormat::F16),
         ] {
-            let g =
-                Geometry { context, slots, prefill_chunk: chunk, kv, logit_rows: slots, draft_depth: depth };
+            let g = Geometry {
+                context,
+                slots,
+                prefill_chunk: chunk,
+                kv,
+                logit_rows: slots,
+                draft_depth: depth,
+                priced: Default::default(),
+            };
             let made = plan(&model, &g);
             let what = format!("{}, {g:?}", case.config);
             assert_eq!(made.segment_bytes(Segment::Kv), case.kv(&g), "{what}");

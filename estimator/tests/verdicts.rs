@@ -302,7 +302,7 @@ proptest! {
         let model = Toy { shape, states, ..Toy::small() }.build();
         let limits = Limits { max_storage_buffer_binding_size: binding, ..Limits::webgpu_default() };
         let profile = Profile::new("test", limits, None, false);
-        let geometry = Geometry { context, slots, prefill_chunk: chunk, kv: KvFormat::F32, logit_rows: slots, draft_depth: 0 };
+        let geometry = Geometry { context, slots, prefill_chunk: chunk, kv: KvFormat::F32, logit_rows: slots, draft_depth: 0, priced: Default::default() };
         let full = total(&model, &geometry);
         let budget = Budget::flag(full * part / 100, "test");
         let judge = |g: &Geometry| admit(&model, g, &profile, Some(&budget), Overhead::default()).unwrap();

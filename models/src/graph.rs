@@ -441,6 +441,16 @@ pub enum Op {
         /// Cap.
         cap: f32,
     },
+    /// An operation that no kernel does: its output and its scratch are priced, and a plan with one is never run. It
+    /// stands where a family is priced before it can be run, so that liveness and peaks are those of a real step.
+    Priced {
+        /// What it would read.
+        reads: Vec<TensorId>,
+        /// What it would write.
+        out: TensorId,
+        /// Bytes of scratch it would need for each row of `out`.
+        scratch: u64,
+    },
 }
 
 /// The ops of one step, in order. The last tensor written with [`Rows::LogitRows`] named by `logits` is the result.

@@ -186,6 +186,12 @@ pub enum State {
         /// A query at `q` sees keys in `(q − window, q]`.
         window: u32,
     },
+    /// One latent of every token, from which all heads' keys and values are made (multi-head latent attention,
+    /// DeepSeek-V2, section 2.1). Priced, not run.
+    KvLatent {
+        /// Sizes.
+        latent: Latent,
+    },
     /// A recurrent state and the tail of a convolution, of a fixed size whatever the length.
     Recurrent {
         /// Sizes.
@@ -193,12 +199,42 @@ pub enum State {
     },
 }
 
+/// Sizes of multi-head latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Latent {
+    /// Query heads.
+    pub heads: u32,
+    /// `kv_lora_rank`: values of the compressed keys and values of a token.
+    pub rank: u32,
+    /// `qk_rope_head_dim`: values of the rotated key that all heads share.
+    pub rope: u32,
+    /// `qk_nope_head_dim`: values of a head's key that are not rotated.
+    pub nope: u32,
+    /// `v_head_dim`: values of a head's value.
+    pub value: u32,
+}
+
+impl Latent {
+    /// Values that are kept of a token: `kv_lora_rank + qk_rope_head_dim`.
+    pub const fn width(&self) -> u32 {
+        self.rank.saturating_add(self.rope)
+    }
+}
+
 impl State {
     /// Heads of an attention state.
     pub fn attention(&self) -> Option<&AttentionShape> {
         match self {
             State::KvFull { shape } | State::KvSliding { shape, .. } => Some(shape),
-            State::Recurrent { .. } => None,
+            State::KvLatent { .. } | State::Recurrent { .. } => None,
+        }
+    }
+
+    /// Sizes of a latent state.
+    pub fn latent(&self) -> Option<&Latent> {
+        match self {
+            State::KvLatent { latent } => Some(latent),
+            State::KvFull { .. } | State::KvSliding { .. } | State::Recurrent { .. } => None,
         }
     }
 
@@ -206,7 +242,7 @@ impl State {
     pub fn recurrent(&self) -> Option<&RecurrentShape> {
         match self {
             State::Recurrent { shape } => Some(shape),
-            State::KvFull { .. } | State::KvSliding { .. } => None,
+            State::KvFull { .. } | State::KvSliding { .. } | State::KvLatent { .. } => None,
         }
     }
 }
@@ -239,6 +275,92 @@ pub struct Model {
     /// What a reader of the checkpoint should know: what was left out, assumed or done otherwise than stated.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// What is known of it beside the text model.
+    #[serde(default)]
+    pub extras: Extras,
+}
+
+/// What is known of a checkpoint beside the text model that a step runs. Nothing by default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Extras {
+    /// Why the model can be priced and not run, where that is so.
+    pub estimate_only: Option<String>,
+    /// Tensors that the text model does not read, as the configuration implies them.
+    pub tensors: Vec<Beside>,
+    /// What the layers that draft tokens would keep, when they draft.
+    pub draft: Vec<State>,
+    /// What an image goes through.
+    pub vision: Option<Tower>,
+}
+
+/// A part of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// What the text model reads.
+    Text,
+    /// What reads images.
+    Vision,
+    /// Layers that draft tokens.
+    Draft,
+    /// Anything else.
+    Other,
+}
+
+/// Tensors of equal shape that the text model does not read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beside {
+    /// Its name, or a name for all of them.
+    pub name: String,
+    /// What reads it.
+    pub part: Part,
+    /// Tensors of this shape.
+    pub count: u64,
+    /// Rows; 1 of a vector.
+    pub rows: u64,
+    /// Values of a row.
+    pub cols: u64,
+    /// Stored format.
+    pub format: Format,
+}
+
+/// A vision tower: sizes of what an image goes through, for its price.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tower {
+    /// Width of a patch's row.
+    pub hidden: u32,
+    /// Width of its MLP.
+    pub ffn: u32,
+    /// Heads.
+    pub heads: u32,
+    /// Layers.
+    pub layers: u32,
+    /// Pixels of a patch's side.
+    pub patch: u32,
+    /// How pixels become patches and patches become tokens.
+    pub grid: Grid,
+}
+
+/// How an image's pixels become patches and tokens of the text model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Grid {
+    /// Every image is scaled to a square of `side` pixels and becomes `tokens` tokens.
+    Fixed {
+        /// Pixels of the side.
+        side: u32,
+        /// Tokens.
+        tokens: u32,
+    },
+    /// An image keeps its proportions within a number of pixels; `merge` × `merge` patches become a token.
+    Native {
+        /// Patches of a token's side.
+        merge: u32,
+        /// The fewest pixels; smaller images are scaled up.
+        min_pixels: u64,
+        /// The most pixels; larger images are scaled down.
+        max_pixels: u64,
+    },
 }
 
 impl Model {

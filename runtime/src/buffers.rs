@@ -82,6 +82,7 @@ fn usage(role: Role) -> wgpu::BufferUsages {
         Role::Params => U::UNIFORM | U::COPY_DST,
         Role::Upload => U::MAP_WRITE | U::COPY_SRC,
         Role::Readback => U::MAP_READ | U::COPY_DST,
+        Role::Retained => U::COPY_SRC | U::COPY_DST,
     }
 }
 
@@ -89,8 +90,11 @@ fn usage(role: Role) -> wgpu::BufferUsages {
 /// made by the estimator passes; one that was edited may not.
 ///
 /// # Errors
-/// [`RuntimeError::Plan`].
+/// [`RuntimeError::EstimateOnly`], [`RuntimeError::Plan`].
 pub(crate) fn check(plan: &Plan) -> Result<(), RuntimeError> {
+    if let Some(why) = &plan.estimate_only {
+        return Err(RuntimeError::EstimateOnly { why: why.clone() });
+    }
     for buffer in &plan.buffers {
         if buffer.bytes == 0 || !buffer.bytes.is_multiple_of(ALIGN) {
             let what = format!("bytes of buffer {}", buffer.name);

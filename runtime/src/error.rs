@@ -17,6 +17,12 @@ pub enum RuntimeError {
         /// Names of the adapters there are.
         found: Vec<String>,
     },
+    /// The plan is a price: something in it has no kernels.
+    #[error("this can be priced and not run: {why}")]
+    EstimateOnly {
+        /// What cannot.
+        why: String,
+    },
     /// The adapter gives less than the plan or the options need.
     #[error("adapter {adapter}: {limit}: expected at least {expected}, got {got}")]
     Limit {

@@ -105,6 +105,7 @@ fn toy(tensors: &[Stored]) -> Toy {
         ropes: vec![],
         graph: Graph { tensors: vec![], ops: vec![], logits: TensorId(0) },
         notes: vec![],
+        extras: Default::default(),
     };
     Toy { model, checkpoint: safetensors(tensors) }
 }
@@ -162,6 +163,7 @@ fn plan(profile: &Profile, weights: Role) -> Plan {
             kv: KvFormat::F32,
             logit_rows: 4,
             draft_depth: 0,
+            priced: Default::default(),
         },
         profile: profile.clone(),
         buffers,

@@ -143,6 +143,7 @@ impl Case {
             kv: KvFormat::F32,
             logit_rows: PROMPT as u32,
             draft_depth: 0,
+            priced: Default::default(),
         };
         let admitted = opened.admit(&geometry, device.profile(), budget.as_ref()).unwrap();
         let plan = admitted.plan().clone();

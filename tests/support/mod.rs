@@ -33,7 +33,7 @@ pub fn device_variants() -> Vec<(&'static str, DeviceOptions)> {
 }
 
 pub fn geometry(context: u32, slots: u32, prefill_chunk: u32, kv: KvFormat, logit_rows: u32) -> Geometry {
-    Geometry { context, slots, prefill_chunk, kv, logit_rows, draft_depth: 0 }
+    Geometry { context, slots, prefill_chunk, kv, logit_rows, draft_depth: 0, priced: Default::default() }
 }
 
 pub fn admitted(model: &Model, geometry: &Geometry, profile: &Profile) -> plimsoll_estimator::Admitted {

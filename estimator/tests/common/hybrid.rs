@@ -117,6 +117,7 @@ impl Hybrid {
             ropes: vec![],
             graph: g.finish(logits),
             notes: vec![],
+            extras: Default::default(),
         }
     }
 }

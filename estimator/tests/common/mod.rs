@@ -100,6 +100,7 @@ impl Toy {
             ropes: vec![],
             graph: g.finish(logits),
             notes: vec![],
+            extras: Default::default(),
         }
     }
 }

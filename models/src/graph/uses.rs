@@ -36,6 +36,7 @@ impl Op {
             Op::Route { logits, .. } => vec![*logits],
             Op::Experts { x, routing, .. } => vec![*x, *routing],
             Op::Add { x, to } => vec![*x, *to],
+            Op::Priced { reads, .. } => reads.clone(),
         }
     }
 
@@ -53,7 +54,8 @@ impl Op {
             | Op::Delta { out, .. }
             | Op::Route { out, .. }
             | Op::Experts { out, .. }
-            | Op::Combine { out, .. } => vec![*out],
+            | Op::Combine { out, .. }
+            | Op::Priced { out, .. } => vec![*out],
             Op::GatedNorm { x, .. }
             | Op::Activate { x, .. }
             | Op::Multiply { x, .. }
@@ -89,7 +91,8 @@ impl Op {
             | Op::Combine { .. }
             | Op::Add { .. }
             | Op::SelectRows { .. }
-            | Op::Softcap { .. } => vec![],
+            | Op::Softcap { .. }
+            | Op::Priced { .. } => vec![],
         }
     }
 }

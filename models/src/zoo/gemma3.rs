@@ -263,5 +263,6 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<
         ropes,
         graph: g.finish(logits),
         notes: vec![],
+        extras: Default::default(),
     })
 }

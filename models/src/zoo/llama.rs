@@ -179,6 +179,7 @@ pub(super) fn build(
         ropes: vec![rope],
         graph: g.finish(logits),
         notes: vec![],
+        extras: Default::default(),
     })
 }
 

@@ -65,6 +65,7 @@ impl Architecture for Mamba2 {
             ropes: vec![],
             graph: g.finish(logits),
             notes: dt_note(mixer.dt_limit).into_iter().collect(),
+            extras: Default::default(),
         })
     }
 }

@@ -24,7 +24,7 @@
 //!         Ok(Model {
 //!             name: checkpoint.name().to_owned(), architecture: self.name().to_owned(), vocab, hidden,
 //!             context_max: 2048, layers: 0, matrices, vectors, states: vec![], ropes: vec![],
-//!             graph: g.finish(logits), notes: vec![],
+//!             graph: g.finish(logits), notes: vec![], extras: Default::default(),
 //!         })
 //!     }
 //! }

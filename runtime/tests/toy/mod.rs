@@ -121,6 +121,7 @@ pub fn model(matrices: Vec<Matrix>, vectors: Vec<Vector>) -> Model {
         ropes: vec![],
         graph: Graph { tensors: vec![], ops: vec![], logits: TensorId(0) },
         notes: vec![],
+        extras: Default::default(),
     }
 }
 
@@ -189,6 +190,7 @@ pub fn plan(profile: &Profile, model: &Model, cut: u32, staging_bytes: u64, weig
             kv: KvFormat::F32,
             logit_rows: 4,
             draft_depth: 0,
+            priced: Default::default(),
         },
         profile: profile.clone(),
         buffers,

@@ -105,6 +105,7 @@ impl GeometryArgs {
             kv: self.kv.unwrap_or(default.kv),
             logit_rows: default.logit_rows.max(slots),
             draft_depth: 0,
+            priced: Default::default(),
         }
     }
 }

@@ -26,6 +26,9 @@ pub fn admit(
     machine: &MachineArgs,
     out: &Output,
 ) -> Result<Ready, Failure> {
+    if let Some(why) = &opened.model.extras.estimate_only {
+        return Err(RuntimeError::EstimateOnly { why: why.clone() }.into());
+    }
     let ceiling = machine.ceiling()?;
     let device = Device::open(&machine.options())?;
     let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));

@@ -127,6 +127,7 @@ impl Builder<'_> {
             ropes: self.config.ropes,
             graph: self.g.finish(logits),
             notes: self.config.notes,
+            extras: Default::default(),
         })
     }
 

@@ -175,6 +175,7 @@ fn build(
         ropes: vec![config.rope.clone()],
         graph: g.finish(logits),
         notes: config.notes.clone(),
+        extras: Default::default(),
     })
 }
 

@@ -54,6 +54,7 @@ impl Architecture for NemotronH {
             ropes: vec![],
             graph: g.finish(logits),
             notes: notes(&config),
+            extras: Default::default(),
         })
     }
 }

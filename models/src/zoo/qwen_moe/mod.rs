@@ -129,6 +129,7 @@ fn build(checkpoint: &Checkpoint, architecture: &str, family: Family) -> Result<
         ropes: vec![config.rope.clone()],
         graph: g.finish(logits),
         notes: config.notes.clone(),
+        extras: Default::default(),
     })
 }
 
