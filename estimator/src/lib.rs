@@ -6,6 +6,8 @@
 pub mod arena;
 pub mod budget;
 mod build;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod error;
 pub mod geometry;
 mod groups;
