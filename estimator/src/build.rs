@@ -46,6 +46,10 @@ impl Plan {
 
         let (vector_places, vectors) = vectors::place(model, profile, &mut buffers)?;
 
+        let tower = crate::images::weight_bytes(model, geometry);
+        let largest = limits.max_buffer_size;
+        buffers.extend(crate::images::buffers("tower", Segment::Weights, Role::Matrices, tower, largest)?);
+
         let mut pool = Pool::new("kv", Segment::Kv, Role::Kv, limits.max_buffer_size, buffers.len());
         let kv = crate::kv::place(model, geometry, profile, &mut pool)?;
         buffers.extend(pool.buffers());
@@ -128,12 +132,15 @@ impl Plan {
             }
             programs.push(program);
         }
+        let more = crate::images::beyond_text(model, geometry, arena.iter().sum())?;
+        let images = crate::images::buffers("images", Segment::Activations, Role::Arena, more, largest)?;
         buffers.extend(arena.into_iter().enumerate().map(|(i, bytes)| Buffer {
             name: format!("arena.{i}"),
             segment: Segment::Activations,
             role: Role::Arena,
             bytes,
         }));
+        buffers.extend(images);
 
         let mut io = |name: &str, role, bytes: u64| -> Result<u32, PlanError> {
             let bytes = bytes.max(1).next_multiple_of(ALIGN);

@@ -1,9 +1,10 @@
 //! What an estimate says, as one JSON document (schema 1: fields may be added, never changed).
 
 use crate::budget::Budget;
-use crate::build::facts;
 use crate::error::PlanError;
 use crate::geometry::Geometry;
+use crate::images::ImagesPart;
+use crate::peers::{Bound, HostLine};
 use crate::plan::{Plan, Segment};
 use crate::solve::Solver;
 use crate::verdict::{Overhead, Suggestion, Verdict, admit};
@@ -13,6 +14,8 @@ use plimsoll_models::checkpoint::{Checkpoint, Source};
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+
+mod parts;
 
 /// Version of the document.
 pub const SCHEMA: u32 = 1;
@@ -84,6 +87,9 @@ pub struct KvBytes {
     pub full: u64,
     pub sliding: u64,
     pub mla: u64,
+    /// Of the layers that draft.
+    #[serde(default)]
+    pub draft: u64,
 }
 
 /// Bytes, segment by segment.
@@ -201,6 +207,16 @@ pub struct Report {
     pub levers: Vec<Lever>,
     pub largest: Fits,
     pub pipelines: u32,
+    /// Whose rules these are: `plimsoll`, or another engine's.
+    pub runtime: String,
+    /// The other engine's rules that were applied, in sentences.
+    pub rules: Vec<String>,
+    /// What the other engine holds on the host beside it.
+    pub host: Vec<HostLine>,
+    /// The most there may be at once, where the other engine holds more while it grows.
+    pub peak: Option<Bound>,
+    /// What images cost, where the model reads any.
+    pub images: Option<ImagesPart>,
 }
 
 /// What an estimate is made of.
@@ -241,47 +257,12 @@ impl Report {
         };
         let refusal = match &verdict {
             Verdict::Admitted(_) => None,
-            Verdict::Refused(r) => Some(RefusalPart {
-                broke: r.broke.name().into(),
-                name: r.name.clone(),
-                need: r.need,
-                have: r.have,
-                reason: r.reason.clone(),
-                nearest: r.nearest.clone(),
-            }),
+            Verdict::Refused(r) => Some(RefusalPart::of(r)),
         };
-        let facts = facts(model);
-        let parts = checkpoint_bytes(checkpoint, model);
         let report = Self {
             schema: SCHEMA,
-            model: ModelPart {
-                name: model.name.clone(),
-                architecture: model.architecture.clone(),
-                source: checkpoint.source().to_string(),
-                parameters: model.parameters(),
-                checkpoint_bytes: parts.total(),
-                checkpoint_bytes_by_part: parts,
-                layers: Layers {
-                    attention_full: facts.attention_full,
-                    attention_sliding: facts.attention_sliding,
-                    recurrent: facts.recurrent,
-                    stateless: facts.stateless,
-                },
-                context_max: model.context_max,
-                vocab: model.vocab,
-                notes: model.notes.clone(),
-            },
-            geometry: GeometryPart {
-                context: geometry.context,
-                slots: geometry.slots,
-                prefill_chunk: geometry.prefill_chunk,
-                kv: geometry.kv,
-                weights: "as-stored".into(),
-                images: 0,
-                draft_depth: geometry.draft_depth,
-                page: PAGE,
-                logit_rows: geometry.logit_rows,
-            },
+            model: ModelPart::of(checkpoint, model),
+            geometry: GeometryPart::of(geometry),
             profile: profile.name.clone(),
             bytes: plan.as_ref().map(bytes).unwrap_or_default(),
             exact: Exact { weights: true, kv: true, recurrent: true, activations: true },
@@ -293,13 +274,7 @@ impl Report {
             recurrent_bytes_per_slot: crate::recurrent::bytes_per_slot(model, geometry),
             largest_allocation: plan.as_ref().map(largest_allocation).unwrap_or_default(),
             largest_binding: plan.as_ref().map(largest_binding).unwrap_or_default(),
-            budget: budget.map(|b| BudgetPart {
-                bytes: b.bytes,
-                source: b.source.clone(),
-                requested: b.requested,
-                derived: b.derived.as_ref().map(|r| r.bytes),
-                taken: b.derived.as_ref().map(|r| r.taken),
-            }),
+            budget: budget.map(BudgetPart::of),
             verdict: word.into(),
             refusal,
             ladder: ladder(&solver, geometry),
@@ -310,6 +285,11 @@ impl Report {
                 prefill_chunk: solver.largest_chunk(geometry).map(|g| g.prefill_chunk),
             },
             pipelines: plan.as_ref().map_or(0, |p| p.kernels.len() as u32),
+            runtime: "plimsoll".into(),
+            rules: Vec::new(),
+            host: Vec::new(),
+            peak: None,
+            images: ImagesPart::of(&solver, geometry),
         };
         Ok((report, verdict))
     }

@@ -1,0 +1,209 @@
+//! mlx-lm: buffers that grow by 256 cells as tokens come.
+//!
+//! * `context` is of one sequence, all but its last token a prompt; `prefill_chunk` is `prefill_step_size`; slots are a
+//!   batch.
+//! * A cache grows when a push does not fit, by the push rounded up to 256, cut first to its fill where that is no multiple
+//!   of 256. While it grows the old and the new buffer are alive: that peak is a bound, since evaluation is lazy.
+//! * A rotating cache holds `min(T, window − 1 + step)` cells in the prefill and the window after.
+//! * A quantised cache holds `bits / 8 + 4 / 64` bytes a value; rotating ones never are, and until `quantized_kv_start` it
+//!   is a plain one.
+//! * Tails of convolutions are in the model's type, states in f32.
+//!
+//! Sources: `mlx_lm/models/cache.py`, `mlx_lm/generate.py` and the models' `make_cache`.
+
+use super::llama_cpp::widths;
+use super::{Bound, Engine, Mla, PeerError, Price, Sums, bytes, loaded, product};
+use crate::geometry::{Geometry, KvStore};
+use plimsoll_models::Model;
+use plimsoll_models::model::State;
+
+const ENGINE: &str = "mlx";
+
+/// Cells that a cache grows by at least.
+const STEP: u64 = 256;
+/// Values that share a scale and an offset in a quantised cache.
+const GROUP: u32 = 64;
+
+/// How it is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bits of a quantised cache: 4 or 8 in practice.
+    pub kv_bits: Option<u32>,
+    /// Tokens that are kept plain before the cache is quantised.
+    pub quantized_start: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { kv_bits: None, quantized_start: 5000 }
+    }
+}
+
+/// Cells of a growing buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    /// In the end.
+    pub cells: u64,
+    /// Most at once: an old buffer and the new one.
+    pub peak: u64,
+}
+
+/// How a cache grows to `tokens`: all but the last in steps of `step`, then one.
+pub fn growth(tokens: u64, step: u64) -> Growth {
+    let step = step.max(1);
+    let prompt = tokens.saturating_sub(1);
+    let mut at = Growth::default();
+    let mut fill = 0;
+    let push = |growth: &mut Growth, fill: u64, tokens: u64| {
+        if fill + tokens > growth.cells {
+            let kept = if fill.is_multiple_of(STEP) { growth.cells } else { fill };
+            let grown = kept + tokens.div_ceil(STEP) * STEP;
+            growth.peak = growth.peak.max(growth.cells + grown);
+            growth.cells = grown;
+        }
+    };
+    while fill < prompt {
+        // Pushes that fit change nothing.
+        let fitting = (at.cells.saturating_sub(fill) / step).min((prompt - fill) / step);
+        if fitting > 0 {
+            fill += fitting * step;
+            continue;
+        }
+        let tokens = step.min(prompt - fill);
+        push(&mut at, fill, tokens);
+        fill += tokens;
+    }
+    if tokens > 0 {
+        push(&mut at, fill, 1);
+    }
+    at.peak = at.peak.max(at.cells);
+    at
+}
+
+/// Prices a model.
+///
+/// # Errors
+/// [`PeerError`].
+pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Result<Price, PeerError> {
+    let own = &options.mlx;
+    let unsupported = |what: String| PeerError::Unsupported { engine: ENGINE, what };
+    if geometry.draft_depth > 0 {
+        return Err(unsupported("does not draft with a model's own layers: leave the draft depth at 0".into()));
+    }
+    let pair = geometry.kv_pair();
+    let size = |store: KvStore| match store {
+        KvStore::F16 | KvStore::Bf16 => Ok(2u128),
+        KvStore::F32 => Ok(4),
+        KvStore::Q8_0 | KvStore::Q4_0 => {
+            Err(unsupported(format!("has no KV format {}: quantise with bits 8 or 4", store.name())))
+        }
+    };
+    let (key_size, value_size) = (size(pair.k)?, size(pair.v)?);
+    if let Some(bits) = own.kv_bits {
+        if ![2, 3, 4, 5, 6, 8].contains(&bits) {
+            return Err(unsupported(format!("does not quantise to {bits} bits")));
+        }
+    }
+    let family = model.architecture.as_str();
+    let dense = matches!(family, "deepseek_v2" | "minicpm3" | "youtu_llm");
+    let mla = options.mla.unwrap_or(if dense { Mla::Dense } else { Mla::Latent });
+    let (context, step) = (u64::from(geometry.context), u64::from(geometry.prefill_chunk));
+    let full = growth(context, step);
+    // What is still plain when a cache is quantised.
+    let plain = growth(context.min(own.quantized_start.into()), step);
+
+    let mut sums = Sums::default();
+    let (mut per_token, mut per_slot, mut peak) = (0u128, 0u128, 0u128);
+    for state in &model.states {
+        if let State::Recurrent { shape } = state {
+            let tail = product(&[shape.channels.into(), shape.taps.saturating_sub(1).into(), 2]);
+            per_slot = per_slot.saturating_add(tail).saturating_add(shape.state_bytes().into());
+            continue;
+        }
+        let Some((heads, key, value)) = widths(state, mla) else { continue };
+        let cell = product(&[heads, key.into(), key_size])
+            .saturating_add(product(&[heads, value.into(), value_size]));
+        if let State::KvSliding { window, .. } = state {
+            let prefill = context.min(u64::from(*window).saturating_sub(1).saturating_add(step));
+            let after = context.next_multiple_of(STEP).min(u64::from(*window));
+            let cells = prefill.max(after);
+            sums.sliding = sums.sliding.saturating_add(cell.saturating_mul(cells.into()));
+            // The prefill joins the buffer and the step into a new one.
+            peak = peak.saturating_add(product(&[cell, 2, cells.into()]));
+            continue;
+        }
+        let (cell, at_once) = match own.kv_bits {
+            None => (cell, cell.saturating_mul(full.peak.into())),
+            Some(bits) => {
+                let width = if key.is_multiple_of(GROUP) { value } else { key };
+                if !width.is_multiple_of(GROUP) {
+                    let what = format!("does not quantise heads of {width} values: not whole groups of {GROUP}");
+                    return Err(unsupported(what));
+                }
+                // Codes, and a scale and an offset of two bytes each for a group.
+                let values = heads.saturating_mul(u128::from(key).saturating_add(value.into()));
+                let packed = values.saturating_mul(u128::from(bits * GROUP / 8 + 4)) / u128::from(GROUP);
+                let growing = packed.saturating_mul(full.peak.into());
+                let turning = product(&[cell, plain.cells.into()])
+                    .saturating_add(product(&[packed, plain.cells.into()]));
+                (packed, growing.max(turning))
+            }
+        };
+        let sum = if state.latent().is_some() && mla != Mla::Dense { &mut sums.mla } else { &mut sums.full };
+        *sum = sum.saturating_add(cell.saturating_mul(full.cells.into()));
+        peak = peak.saturating_add(at_once);
+        per_token = per_token.saturating_add(cell);
+    }
+    let slots = u128::from(geometry.slots);
+    for sum in [&mut sums.full, &mut sums.sliding, &mut sums.mla] {
+        *sum = sum.saturating_mul(slots);
+    }
+    sums.recurrent = per_slot.saturating_mul(slots);
+
+    let mut rules = vec![
+        "context is of one sequence and chunk the prefill step; slots are a batch, each row as long as the longest".to_owned(),
+        format!("caches grow by 256 cells or a step: {} cells in the end", full.cells),
+        "while a cache grows the old and the new buffer are alive; evaluation is lazy, so that peak is a bound".to_owned(),
+    ];
+    if model.states.iter().any(|s| matches!(s, State::KvSliding { .. })) {
+        rules.push("rotating caches hold window - 1 + step in the prefill and are never quantised".into());
+    }
+    if let Some(bits) = own.kv_bits {
+        rules.push(format!(
+            "full caches quantised to {bits} bits in groups of {GROUP} after {} tokens",
+            own.quantized_start
+        ));
+    }
+    if model.states.iter().any(|s| s.latent().is_some()) {
+        rules.push(match mla {
+            Mla::Dense => "every head's keys and values are cached in this family".to_owned(),
+            other => format!("latent attention cached as {}", other.name()),
+        });
+    }
+    let logits = super::unreduced_logits(model, geometry.prefill_chunk, 2);
+    rules.push(format!(
+        "a server that evaluates the logits of a whole step holds {logits} bytes more; mlx-lm itself does not"
+    ));
+    rules.push("activations are not a closed form and are not in the total".into());
+    let (kv_by_kind, kv) = sums.by_kind()?;
+    let weights = loaded(model, geometry);
+    let recurrent = bytes("recurrent state", sums.recurrent)?;
+    let growing = bytes("KV", peak.saturating_mul(slots))?;
+    Ok(Price {
+        engine: Engine::Mlx,
+        weights,
+        kv,
+        kv_by_kind,
+        recurrent,
+        host: Vec::new(),
+        kv_bytes_per_token: bytes("KV of a token", per_token)?,
+        recurrent_bytes_per_slot: bytes("recurrent state", per_slot)?,
+        peak: Some(Bound {
+            bytes: weights.saturating_add(recurrent).saturating_add(growing),
+            why: "both copies of every cache while it grows, a bound".into(),
+        }),
+        page: STEP as u32,
+        paging: None,
+        rules,
+    })
+}

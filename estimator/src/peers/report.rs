@@ -1,0 +1,234 @@
+//! An engine's price as the estimate's document.
+
+use super::{Engine, Options, PeerError, Price, price};
+use crate::budget::Budget;
+use crate::error::grouped;
+use crate::geometry::{Geometry, KvPair, KvStore, Priced};
+use crate::report::{
+    BudgetPart, Bytes, Exact, Fits, GeometryPart, Largest, Lever, ModelPart, OverheadPart, Question,
+    RefusalPart, Report, Rung, SCHEMA,
+};
+use plimsoll_models::Model;
+
+/// The most slots and the largest chunk that are tried.
+const MOST: u32 = 1 << 16;
+
+/// The document of an engine's price: the same fields as ours, by its rules. What the engine does not start with is a
+/// refusal in the document. The profile's limits of buffers and bindings are not asked.
+pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Report {
+    let Question { checkpoint, model, geometry, profile, budget, overhead } = *question;
+    let share = if engine == Engine::Vllm { options.vllm.utilization.clamp(0.0, 1.0) } else { 1.0 };
+    let asker = Asker { engine, model, options, budget, share, overhead: overhead.bytes };
+    let priced = price(engine, model, geometry, options);
+    let (verdict, refusal) = asker.judge(&priced);
+    let mut geometry_part = GeometryPart::of(geometry);
+    let mut rules = Vec::new();
+    if let Ok(price) = &priced {
+        geometry_part.page = price.page;
+        rules.clone_from(&price.rules);
+        if let (Some(paging), Some(budget)) = (&price.paging, budget) {
+            let pool = asker.room(budget).saturating_sub(price.weights).saturating_sub(overhead.bytes);
+            let held = paging.hold(pool);
+            rules.push(format!(
+                "a pool of {} bytes holds {} tokens in {} blocks, {:.2} sequences of {} tokens at once",
+                grouped(pool),
+                grouped(held.tokens),
+                grouped(held.blocks),
+                held.concurrency,
+                grouped(geometry.context.into())
+            ));
+        }
+    }
+    let told = priced.as_ref().ok();
+    Report {
+        schema: SCHEMA,
+        model: ModelPart::of(checkpoint, model),
+        geometry: geometry_part,
+        profile: profile.name.clone(),
+        bytes: told.map(bytes).unwrap_or_default(),
+        exact: Exact { weights: true, kv: true, recurrent: true, activations: false },
+        overhead: OverheadPart {
+            bytes: overhead.bytes,
+            source: if overhead.measured { "measured" } else { "unknown" }.into(),
+        },
+        kv_bytes_per_token: told.map_or(0, |p| p.kv_bytes_per_token),
+        recurrent_bytes_per_slot: told.map_or(0, |p| p.recurrent_bytes_per_slot),
+        largest_allocation: Largest::default(),
+        largest_binding: Largest::default(),
+        budget: budget.map(BudgetPart::of),
+        verdict,
+        refusal,
+        ladder: asker.ladder(geometry),
+        levers: told.map(|p| asker.levers(geometry, p)).unwrap_or_default(),
+        largest: asker.largest(geometry),
+        pipelines: 0,
+        runtime: engine.name().into(),
+        rules,
+        host: told.map(|p| p.host.clone()).unwrap_or_default(),
+        peak: told.and_then(|p| p.peak.clone()),
+        images: None,
+    }
+}
+
+/// Weights, KV and recurrent states; what is no closed form is 0 and not in the total.
+fn bytes(price: &Price) -> Bytes {
+    Bytes {
+        weights: price.weights,
+        kv: price.kv,
+        recurrent: price.recurrent,
+        total: price.total(),
+        load_peak: price.peak.as_ref().map_or(price.total(), |p| p.bytes.max(price.total())),
+        kv_by_kind: price.kv_by_kind.clone(),
+        ..Bytes::default()
+    }
+}
+
+struct Asker<'a> {
+    engine: Engine,
+    model: &'a Model,
+    options: &'a Options,
+    budget: Option<&'a Budget>,
+    /// What of the budget the engine takes.
+    share: f64,
+    overhead: u64,
+}
+
+impl Asker<'_> {
+    /// What of a budget there is for weights and caches.
+    fn room(&self, budget: &Budget) -> u64 {
+        if self.share < 1.0 { (budget.bytes as f64 * self.share) as u64 } else { budget.bytes }
+    }
+
+    fn total(&self, geometry: &Geometry) -> Option<u64> {
+        price(self.engine, self.model, geometry, self.options).ok().map(|p| p.total())
+    }
+
+    fn fits(&self, total: u64) -> Option<bool> {
+        self.budget.map(|b| total.saturating_add(self.overhead) <= self.room(b))
+    }
+
+    fn judge(&self, priced: &Result<Price, PeerError>) -> (String, Option<RefusalPart>) {
+        let refusal = |broke: &str, name: &str, need, have, reason| {
+            let (broke, name) = (broke.to_owned(), name.to_owned());
+            let part = RefusalPart { broke, name, need, have, reason, nearest: Vec::new() };
+            ("refused".to_owned(), Some(part))
+        };
+        let price = match priced {
+            Ok(price) => price,
+            Err(error) => {
+                let (broke, name, got) = match error {
+                    PeerError::Geometry { field, got, .. } => ("geometry", *field, *got),
+                    PeerError::KvFormat { format, head_dim, .. } => {
+                        ("kv_format", *format, u64::from(*head_dim))
+                    }
+                    PeerError::Unsupported { engine, .. } => ("limit", *engine, 0),
+                    PeerError::TooLarge { what } => ("geometry", *what, u64::MAX),
+                };
+                return refusal(broke, name, got, 0, error.to_string());
+            }
+        };
+        let need = price.total().saturating_add(self.overhead);
+        match self.budget {
+            None => ("no_budget".into(), None),
+            Some(budget) if need <= self.room(budget) => ("fits".into(), None),
+            Some(budget) => {
+                let have = self.room(budget);
+                let share = if self.share < 1.0 { format!("{} of ", self.share) } else { String::new() };
+                let reason = format!(
+                    "{} needs {} bytes before its compute buffers and there are {} ({share}{}), {} too few",
+                    self.engine.name(),
+                    grouped(need),
+                    grouped(have),
+                    budget.source,
+                    grouped(need - have)
+                );
+                refusal("total", "total", need, have, reason)
+            }
+        }
+    }
+
+    fn ladder(&self, geometry: &Geometry) -> Vec<Rung> {
+        let top = self.model.context_max.max(geometry.context);
+        let doubling = std::iter::successors(Some(1024u32), |c| c.checked_mul(2)).take_while(|c| *c < top);
+        let mut contexts: Vec<u32> = doubling.chain([geometry.context, top]).collect();
+        contexts.sort_unstable();
+        contexts.dedup();
+        let rung = |context: u32| {
+            let total = self.total(&Geometry { context, ..geometry.clone() });
+            let verdict = match total.map(|t| self.fits(t)) {
+                None | Some(Some(false)) => "refused",
+                Some(Some(true)) => "fits",
+                Some(None) => "no_budget",
+            };
+            Rung { context, total, verdict: verdict.into() }
+        };
+        contexts.into_iter().map(rung).collect()
+    }
+
+    fn levers(&self, geometry: &Geometry, price: &Price) -> Vec<Lever> {
+        let mut changes: Vec<(String, Geometry)> = Vec::new();
+        let mut change = |said: String, geometry: Geometry| changes.push((said, geometry));
+        if geometry.slots > 1 {
+            let to = Geometry { slots: 1, ..geometry.clone() };
+            change(format!("slots {} -> 1", geometry.slots), to);
+        }
+        if geometry.context >= 64 {
+            let context = geometry.context / 2;
+            change(format!("context {} -> {context}", geometry.context), Geometry { context, ..geometry.clone() });
+        }
+        if geometry.prefill_chunk > 128 {
+            let to = Geometry { prefill_chunk: 128, ..geometry.clone() };
+            change(format!("prefill_chunk {} -> 128", geometry.prefill_chunk), to);
+        }
+        if geometry.draft_depth > 0 {
+            let to = Geometry { draft_depth: 0, ..geometry.clone() };
+            change(format!("draft_depth {} -> 0", geometry.draft_depth), to);
+        }
+        let pair = geometry.kv_pair();
+        for kv in KvStore::ALL.into_iter().filter(|kv| *kv > pair.k) {
+            let to = KvPair { k: kv, v: kv };
+            let priced = Priced { kv: Some(to), ..geometry.priced.clone() };
+            change(format!("kv {} -> {}", pair.k.name(), kv.name()), Geometry { priced, ..geometry.clone() });
+        }
+        let saves = |(change, geometry): (String, Geometry)| {
+            let saves = price.total().checked_sub(self.total(&geometry)?)?;
+            (saves > 0).then_some(Lever { change, saves })
+        };
+        let mut levers: Vec<Lever> = changes.into_iter().filter_map(saves).collect();
+        levers.sort_by_key(|l| std::cmp::Reverse(l.saves));
+        levers
+    }
+
+    /// The largest of each that fits, the rest as asked. Contexts are tried in steps of 256 a slot, between which
+    /// llama.cpp's cells do not change.
+    fn largest(&self, geometry: &Geometry) -> Fits {
+        let step = 256u32.saturating_mul(geometry.slots);
+        let most = self.model.context_max.max(geometry.context).div_ceil(step.max(1));
+        let context = |n: u32| Geometry { context: n.saturating_mul(step), ..geometry.clone() };
+        let slots = |slots: u32| Geometry { slots, ..geometry.clone() };
+        let chunk = |prefill_chunk: u32| Geometry { prefill_chunk, ..geometry.clone() };
+        Fits {
+            context: self.search(most, context).map(|n| n.saturating_mul(step)),
+            slots: self.search(MOST, slots),
+            prefill_chunk: self.search(MOST, chunk),
+        }
+    }
+
+    /// The largest that was found to fit, by halving. Only against a budget.
+    fn search(&self, most: u32, at: impl Fn(u32) -> Geometry) -> Option<u32> {
+        self.budget?;
+        let fits = |n: u32| self.total(&at(n)).is_some_and(|t| self.fits(t) == Some(true));
+        if !fits(1) {
+            return None;
+        }
+        if fits(most) {
+            return Some(most);
+        }
+        let (mut low, mut high) = (1, most);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if fits(middle) { low = middle } else { high = middle }
+        }
+        Some(low)
+    }
+}

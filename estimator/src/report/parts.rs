@@ -1,0 +1,75 @@
+//! Parts of the document that every engine's estimate fills alike.
+
+use super::{BudgetPart, GeometryPart, Layers, ModelPart, RefusalPart, checkpoint_bytes};
+use crate::budget::Budget;
+use crate::build::facts;
+use crate::geometry::Geometry;
+use crate::verdict::Refusal;
+use plimsoll_kernels::step::PAGE;
+use plimsoll_models::Model;
+use plimsoll_models::checkpoint::Checkpoint;
+
+impl ModelPart {
+    pub(crate) fn of(checkpoint: &Checkpoint, model: &Model) -> Self {
+        let facts = facts(model);
+        let parts = checkpoint_bytes(checkpoint, model);
+        Self {
+            name: model.name.clone(),
+            architecture: model.architecture.clone(),
+            source: checkpoint.source().to_string(),
+            parameters: model.parameters(),
+            checkpoint_bytes: parts.total(),
+            checkpoint_bytes_by_part: parts,
+            layers: Layers {
+                attention_full: facts.attention_full,
+                attention_sliding: facts.attention_sliding,
+                recurrent: facts.recurrent,
+                stateless: facts.stateless,
+            },
+            context_max: model.context_max,
+            vocab: model.vocab,
+            notes: model.notes.clone(),
+        }
+    }
+}
+
+impl GeometryPart {
+    pub(crate) fn of(geometry: &Geometry) -> Self {
+        Self {
+            context: geometry.context,
+            slots: geometry.slots,
+            prefill_chunk: geometry.prefill_chunk,
+            kv: geometry.kv,
+            weights: "as-stored".into(),
+            images: geometry.priced.images.count,
+            draft_depth: geometry.draft_depth,
+            page: PAGE,
+            logit_rows: geometry.logit_rows,
+        }
+    }
+}
+
+impl BudgetPart {
+    pub(crate) fn of(budget: &Budget) -> Self {
+        Self {
+            bytes: budget.bytes,
+            source: budget.source.clone(),
+            requested: budget.requested,
+            derived: budget.derived.as_ref().map(|r| r.bytes),
+            taken: budget.derived.as_ref().map(|r| r.taken),
+        }
+    }
+}
+
+impl RefusalPart {
+    pub(crate) fn of(refusal: &Refusal) -> Self {
+        Self {
+            broke: refusal.broke.name().into(),
+            name: refusal.name.clone(),
+            need: refusal.need,
+            have: refusal.have,
+            reason: refusal.reason.clone(),
+            nearest: refusal.nearest.clone(),
+        }
+    }
+}
