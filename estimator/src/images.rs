@@ -82,8 +82,7 @@ pub fn cut(tower: &Tower, width: u32, height: u32) -> Cut {
         }
         Grid::Native { merge, min_pixels, max_pixels } => (merge, min_pixels, max_pixels),
     };
-    let Size { width, height } =
-        if width == 0 || height == 0 { cap(tower) } else { Size { width, height } };
+    let Size { width, height } = if width == 0 || height == 0 { cap(tower) } else { Size { width, height } };
     let unit = unit(tower, merge) as f64;
     let (w, h) = (f64::from(width), f64::from(height));
     let rounded = |side: f64| (side / unit).round_ties_even().max(1.0);
@@ -111,8 +110,7 @@ pub fn most(tower: &Tower, width: u32, height: u32) -> Cut {
     let Grid::Native { merge, min_pixels, max_pixels } = tower.grid else {
         return cut(tower, width, height);
     };
-    let Size { width, height } =
-        if width == 0 || height == 0 { cap(tower) } else { Size { width, height } };
+    let Size { width, height } = if width == 0 || height == 0 { cap(tower) } else { Size { width, height } };
     let side = unit(tower, merge);
     let area = side.saturating_mul(side).max(1);
     let rounded = |pixels: u32| (u64::from(pixels) + side / 2).checked_div(side).unwrap_or(0).max(1);

@@ -14,6 +14,7 @@ mod groups;
 pub mod images;
 mod kv;
 mod lower;
+pub mod others;
 pub mod peers;
 pub mod plan;
 mod pool;

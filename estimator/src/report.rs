@@ -2,8 +2,9 @@
 
 use crate::budget::Budget;
 use crate::error::PlanError;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Priced};
 use crate::images::ImagesPart;
+use crate::others::Others;
 use crate::peers::{Bound, HostLine};
 use crate::plan::{Plan, Segment};
 use crate::solve::Solver;
@@ -72,10 +73,13 @@ pub struct GeometryPart {
     pub context: u32,
     pub slots: u32,
     pub prefill_chunk: u32,
-    pub kv: KvFormat,
+    /// One name, or two where keys and values differ: `q8_0/f16`.
+    pub kv: String,
     pub weights: String,
     pub images: u32,
     pub draft_depth: u32,
+    #[serde(default)]
+    pub snapshots: u32,
     pub page: u32,
     pub logit_rows: u32,
 }
@@ -208,15 +212,31 @@ pub struct Report {
     pub largest: Fits,
     pub pipelines: u32,
     /// Whose rules these are: `plimsoll`, or another engine's.
+    #[serde(default = "ours")]
     pub runtime: String,
     /// The other engine's rules that were applied, in sentences.
+    #[serde(default)]
     pub rules: Vec<String>,
     /// What the other engine holds on the host beside it.
+    #[serde(default)]
     pub host: Vec<HostLine>,
     /// The most there may be at once, where the other engine holds more while it grows.
+    #[serde(default)]
     pub peak: Option<Bound>,
     /// What images cost, where the model reads any.
+    #[serde(default)]
     pub images: Option<ImagesPart>,
+    /// Why it is a price and cannot be run, where that is so.
+    #[serde(default)]
+    pub estimate_only: Option<String>,
+    /// What else lives on the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<Others>,
+}
+
+/// The runtime whose plans these are unless another is asked for.
+fn ours() -> String {
+    "plimsoll".to_owned()
 }
 
 /// What an estimate is made of.
@@ -285,11 +305,13 @@ impl Report {
                 prefill_chunk: solver.largest_chunk(geometry).map(|g| g.prefill_chunk),
             },
             pipelines: plan.as_ref().map_or(0, |p| p.kernels.len() as u32),
-            runtime: "plimsoll".into(),
+            runtime: ours(),
             rules: Vec::new(),
             host: Vec::new(),
             peak: None,
             images: ImagesPart::of(&solver, geometry),
+            estimate_only: plan.as_ref().and_then(|p| p.estimate_only.clone()),
+            others: None,
         };
         Ok((report, verdict))
     }
@@ -423,8 +445,14 @@ fn levers(model: &Model, plan: &Plan) -> Vec<Lever> {
             Geometry { prefill_chunk: 128, ..g.clone() },
         ));
     }
-    for kv in KvFormat::ALL.into_iter().filter(|kv| *kv > g.kv) {
-        changes.push((format!("kv {} -> {kv}", g.kv), Geometry { kv, ..g.clone() }));
+    let asked = g.kv_pair();
+    for kv in KvFormat::ALL {
+        let priced = Priced { kv: None, ..g.priced.clone() };
+        changes.push((format!("kv {asked} -> {kv}"), Geometry { kv, priced, ..g.clone() }));
+    }
+    if g.priced.snapshots > 0 {
+        let priced = Priced { snapshots: 0, ..g.priced.clone() };
+        changes.push((format!("snapshots {} -> 0", g.priced.snapshots), Geometry { priced, ..g.clone() }));
     }
     if g.draft_depth > 0 {
         changes

@@ -8,6 +8,7 @@ pub mod bytes;
 pub mod estimate;
 mod failure;
 pub mod output;
+pub mod peer_args;
 pub mod show;
 
 pub use failure::{Failure, model_code, say};

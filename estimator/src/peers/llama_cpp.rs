@@ -119,8 +119,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         // A context of its own, of the same length, with attention on every token.
         for state in model.extras.draft.iter().filter(|s| s.recurrent().is_none()) {
             let cell = layers.cell(state)?;
-            sums.draft =
-                sums.draft.saturating_add(product(&[cells.each.into(), cells.streams.into(), cell]));
+            sums.draft = sums.draft.saturating_add(product(&[cells.each.into(), cells.streams.into(), cell]));
             per_token = per_token.saturating_add(cell);
         }
     }
@@ -219,9 +218,11 @@ fn rules(
             if cells.streams == 1 { "stream" } else { "streams" }
         ),
         if own.unified {
-            "unified: the slots share one stream; a sliding layer holds window x slots + micro-batch".to_owned()
+            "unified: the slots share one stream; a sliding layer holds window x slots + micro-batch"
+                .to_owned()
         } else {
-            "not unified: each slot has a stream; a sliding layer holds window + micro-batch in each".to_owned()
+            "not unified: each slot has a stream; a sliding layer holds window + micro-batch in each"
+                .to_owned()
         },
     ];
     rules.extend(slides);
@@ -237,7 +238,8 @@ fn rules(
             match mla {
                 Mla::Latent => "one latent (builds since January 2026)",
                 Mla::Kv => "the latent as keys and again as values (builds of April 2025 to January 2026)",
-                Mla::Dense => "every head's keys and values (builds before April 2025, and files without the split)",
+                Mla::Dense =>
+                    "every head's keys and values (builds before April 2025, and files without the split)",
             }
         ));
     }

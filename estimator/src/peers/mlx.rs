@@ -88,7 +88,9 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     let own = &options.mlx;
     let unsupported = |what: String| PeerError::Unsupported { engine: ENGINE, what };
     if geometry.draft_depth > 0 {
-        return Err(unsupported("does not draft with a model's own layers: leave the draft depth at 0".into()));
+        return Err(unsupported(
+            "does not draft with a model's own layers: leave the draft depth at 0".into(),
+        ));
     }
     let pair = geometry.kv_pair();
     let size = |store: KvStore| match store {
@@ -121,8 +123,11 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
             continue;
         }
         let Some((heads, key, value)) = widths(state, mla) else { continue };
-        let cell = product(&[heads, key.into(), key_size])
-            .saturating_add(product(&[heads, value.into(), value_size]));
+        let cell = product(&[heads, key.into(), key_size]).saturating_add(product(&[
+            heads,
+            value.into(),
+            value_size,
+        ]));
         if let State::KvSliding { window, .. } = state {
             let prefill = context.min(u64::from(*window).saturating_sub(1).saturating_add(step));
             let after = context.next_multiple_of(STEP).min(u64::from(*window));
@@ -137,7 +142,8 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
             Some(bits) => {
                 let width = if key.is_multiple_of(GROUP) { value } else { key };
                 if !width.is_multiple_of(GROUP) {
-                    let what = format!("does not quantise heads of {width} values: not whole groups of {GROUP}");
+                    let what =
+                        format!("does not quantise heads of {width} values: not whole groups of {GROUP}");
                     return Err(unsupported(what));
                 }
                 // Codes, and a scale and an offset of two bytes each for a group.

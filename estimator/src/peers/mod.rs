@@ -88,9 +88,7 @@ impl Mla {
         match self {
             Mla::Latent => (1, latent.width(), 0),
             Mla::Kv => (1, latent.width(), latent.rank),
-            Mla::Dense => {
-                (u128::from(latent.heads), latent.nope.saturating_add(latent.rope), latent.value)
-            }
+            Mla::Dense => (u128::from(latent.heads), latent.nope.saturating_add(latent.rope), latent.value),
         }
     }
 }
@@ -123,7 +121,9 @@ pub enum PeerError {
         got: u64,
     },
     /// The engine refuses to start with this KV format on heads of this size.
-    #[error("{engine} does not start with a KV format {format} on heads of {head_dim} values: not whole blocks of 32")]
+    #[error(
+        "{engine} does not start with a KV format {format} on heads of {head_dim} values: not whole blocks of 32"
+    )]
     KvFormat {
         /// The engine.
         engine: &'static str,
@@ -220,7 +220,11 @@ pub fn price(
     let range = |field, got: u32, low: u32, high: u32| {
         let inside = (low..=high).contains(&got);
         let expected = || format!("{low} to {high}");
-        if inside { Ok(()) } else { Err(PeerError::Geometry { field, expected: expected(), got: got.into() }) }
+        if inside {
+            Ok(())
+        } else {
+            Err(PeerError::Geometry { field, expected: expected(), got: got.into() })
+        }
     };
     range("context", geometry.context, 1, MAX_CONTEXT)?;
     range("slots", geometry.slots, 1, MAX_SLOTS)?;

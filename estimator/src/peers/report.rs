@@ -62,6 +62,8 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         levers: told.map(|p| asker.levers(geometry, p)).unwrap_or_default(),
         largest: asker.largest(geometry),
         pipelines: 0,
+        estimate_only: Some(format!("by the rules of {}, which is not run here", engine.name())),
+        others: None,
         runtime: engine.name().into(),
         rules,
         host: told.map(|p| p.host.clone()).unwrap_or_default(),
@@ -174,7 +176,10 @@ impl Asker<'_> {
         }
         if geometry.context >= 64 {
             let context = geometry.context / 2;
-            change(format!("context {} -> {context}", geometry.context), Geometry { context, ..geometry.clone() });
+            change(
+                format!("context {} -> {context}", geometry.context),
+                Geometry { context, ..geometry.clone() },
+            );
         }
         if geometry.prefill_chunk > 128 {
             let to = Geometry { prefill_chunk: 128, ..geometry.clone() };

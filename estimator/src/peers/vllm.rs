@@ -214,7 +214,8 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         });
     }
     // The pages of one kind of layers may differ in size; those of several are made equal.
-    let kinds = layers.iter().map(|l| std::mem::discriminant(&l.kind)).collect::<std::collections::HashSet<_>>();
+    let kinds =
+        layers.iter().map(|l| std::mem::discriminant(&l.kind)).collect::<std::collections::HashSet<_>>();
     let alike = kinds.len() <= 1 && layers.iter().all(|l| !matches!(l.kind, Kind::Sliding(_)));
     if !alike {
         unify(&mut layers, own, &mut rules)?;
@@ -296,10 +297,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         recurrent: bytes("recurrent state", sums.recurrent)?,
         host: Vec::new(),
         kv_bytes_per_token: bytes("KV of a token", token)?,
-        recurrent_bytes_per_slot: bytes(
-            "recurrent state",
-            product(&[state_blocks.into(), group_bytes]),
-        )?,
+        recurrent_bytes_per_slot: bytes("recurrent state", product(&[state_blocks.into(), group_bytes]))?,
         peak: None,
         page: u32::try_from(smallest).unwrap_or(u32::MAX),
         paging: Some(Paging {
@@ -331,13 +329,17 @@ fn unify(layers: &mut [Layers], own: &Options, rules: &mut Vec<String>) -> Resul
                 layer.unit = page;
             }
         }
-        rules.push(format!("attention blocks of {block} tokens, so that a page holds a recurrent state of {state} bytes"));
+        rules.push(format!(
+            "attention blocks of {block} tokens, so that a page holds a recurrent state of {state} bytes"
+        ));
     }
     let largest = layers.iter().map(Layers::page).max().unwrap_or(0);
     for layer in layers.iter_mut().filter(|l| l.kind.attention()) {
         let page = layer.page().max(1);
         if largest % page != 0 {
-            return Err(unsupported("does not make pages equal where the larger is no multiple of the smaller"));
+            return Err(unsupported(
+                "does not make pages equal where the larger is no multiple of the smaller",
+            ));
         }
         let ratio = largest / page;
         if ratio > 1 {

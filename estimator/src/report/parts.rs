@@ -39,10 +39,11 @@ impl GeometryPart {
             context: geometry.context,
             slots: geometry.slots,
             prefill_chunk: geometry.prefill_chunk,
-            kv: geometry.kv,
+            kv: geometry.kv_pair().to_string(),
             weights: "as-stored".into(),
             images: geometry.priced.images.count,
             draft_depth: geometry.draft_depth,
+            snapshots: geometry.priced.snapshots,
             page: PAGE,
             logit_rows: geometry.logit_rows,
         }
