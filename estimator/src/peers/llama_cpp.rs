@@ -95,14 +95,18 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
             continue;
         }
         let cell = layers.cell(state)?;
-        match slides.window(index).filter(|_| !own.swa_full) {
+        match slides.window(index) {
             Some(window) => {
                 let held = cells.sliding(window);
                 let pool = product(&[held.into(), cells.streams.into(), cell]);
                 sums.sliding = sums.sliding.saturating_add(pool);
-                // A checkpoint holds what one sequence has in the pool.
-                let used = held.min(u64::from(window).saturating_add(cells.chunk));
-                checkpoint = checkpoint.saturating_add(product(&[used.into(), cell]));
+                if own.swa_full {
+                    per_token = per_token.saturating_add(cell);
+                } else {
+                    // A checkpoint holds what one sequence has in the pool.
+                    let used = held.min(u64::from(window).saturating_add(cells.chunk));
+                    checkpoint = checkpoint.saturating_add(product(&[used.into(), cell]));
+                }
             }
             None => {
                 let pool = product(&[cells.each.into(), cells.streams.into(), cell]);
