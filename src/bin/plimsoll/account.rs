@@ -46,7 +46,7 @@ pub fn table(account: &Account) -> String {
     let _ = write!(
         text,
         "wgpu      {} for these buffers; {} of its own\n\
-         driver    {} reserved; at most {} more than the buffers, in blocks for small ones\n\
+         driver    reserved {}: at most {} more than all buffers, in blocks for small ones\n\
          process   resident {}, peak {}, swap {} by {}",
         figure(account.counted),
         amount(account.base.bytes),
@@ -90,7 +90,7 @@ mod tests {
         let text = table(&account);
         assert_eq!(text.matches("NOT AS PLANNED").count(), 2, "{text}");
         assert!(text.contains("buffer kv.0 (kv): 1,024 planned, 1,536 allocated"), "{text}");
-        assert!(text.contains("driver    unknown reserved"), "{text}");
+        assert!(text.contains("driver    reserved unknown"), "{text}");
         let failure = Failure::from(RuntimeError::Account(Box::new(account)));
         assert_eq!(failure.code(), 6);
         assert!(failure.message().contains("kv: 1,024 bytes planned, 1,536 allocated"), "{failure}");

@@ -105,7 +105,9 @@ impl Failure {
             Failure::Plimsoll(Error::Runtime(RuntimeError::Account(account))) if json => {
                 output::note(format_args!("plimsoll: {}", self.message()));
                 let error = json!({"exit_code": self.code(), "message": self.message()});
-                let _ = output::document(&json!({"schema": 1, "error": error, "account": account}));
+                let _ = output::document(
+                    &json!({"schema": 1, "verdict": null, "error": error, "account": account}),
+                );
             }
             Failure::Plimsoll(_) => cli::say(&self.message(), self.code(), json),
         }

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::{load, output};
 use plimsoll::estimator::cli::bytes::{self, grouped};
 use plimsoll::estimator::cli::estimate::warnings;
+use plimsoll::runtime::process::forget_peak;
 use plimsoll::runtime::{Account, Request, RuntimeError, What};
 use plimsoll::{Device, Engine, Error, Geometry, Opened, Refusal, Runtime};
 use serde::Serialize;
@@ -167,7 +168,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             "schema": 1,
             "model": {"name": opened.model.name, "architecture": opened.model.architecture},
             "adapter": adapter,
-            "geometry": geometry,
+            "geometry": geometry_document(&geometry),
+            "from": first,
+            "step": args.step,
+            "max": last,
             "steps": steps,
             "ended": ended,
             "warnings": told,
@@ -201,6 +205,7 @@ fn step(
     let requested = ceiling.map(|(bytes, setting)| (*bytes, setting.as_str()));
     // What is free changes while a probe runs; asking for the counters lets the device let go of the step before.
     device.counters();
+    forget_peak();
     let budget = plimsoll::budget(requested, &device.memory());
     let have = budget.as_ref().map(|budget| budget.bytes);
     let admitted = load::judge(opened, geometry, device.profile(), budget, args.machine.insist)?;
@@ -249,6 +254,15 @@ fn continuation(engine: &mut Engine<Runtime>) -> Result<Vec<u32>, Failure> {
         }
     }
     Ok(tokens)
+}
+
+/// What is the same at every step.
+fn geometry_document(geometry: &Geometry) -> Value {
+    let mut document = json!(geometry);
+    if let Some(fields) = document.as_object_mut() {
+        fields.remove("context");
+    }
+    document
 }
 
 fn line(step: &Step) -> String {
