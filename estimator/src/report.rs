@@ -5,7 +5,7 @@ use crate::error::PlanError;
 use crate::geometry::{Geometry, Priced};
 use crate::images::ImagesPart;
 use crate::others::Others;
-use crate::peers::{Bound, HostLine};
+use crate::peers::{Bound, Line};
 use crate::plan::{Plan, Segment};
 use crate::solve::Solver;
 use crate::verdict::{Overhead, Suggestion, Verdict, admit};
@@ -219,7 +219,7 @@ pub struct Report {
     pub rules: Vec<String>,
     /// What the other engine holds on the host beside it.
     #[serde(default)]
-    pub host: Vec<HostLine>,
+    pub host: Vec<Line>,
     /// The most there may be at once, where the other engine holds more while it grows.
     #[serde(default)]
     pub peak: Option<Bound>,

@@ -2,7 +2,8 @@
 
 use crate::budget::Budget;
 use crate::geometry::{
-    Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS, MAX_SNAPSHOTS, Priced,
+    Geometry, Images, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS, MAX_SNAPSHOTS,
+    Priced,
 };
 use crate::plan::Plan;
 use crate::verdict::{Overhead, Suggestion};
@@ -112,6 +113,10 @@ pub fn nearest(
     }
     if asked.draft_depth > 0 {
         offer(Some(Geometry { draft_depth: 0, ..asked.clone() }));
+    }
+    if asked.priced.images.count > 0 {
+        let priced = Priced { images: Images::default(), ..asked.priced.clone() };
+        offer(Some(Geometry { priced, ..asked.clone() }));
     }
     let smallest = Geometry { slots: 1, logit_rows: 1, prefill_chunk: asked.prefill_chunk.min(32), ..asked };
     offer(shorter(&solver, &smallest));

@@ -172,7 +172,7 @@ pub fn run(
         overhead: Overhead::default(),
     };
     let mut report = match args.peer.engine() {
-        Some(engine) => peers::report(&question, engine, &args.peer.options()),
+        Some(engine) => peers::report(&question, engine, &args.peer.options(args.limits.max_allocation)),
         None => Report::new(&question)?.0,
     };
     report.others = (!others.is_empty()).then_some(others);

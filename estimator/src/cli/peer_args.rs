@@ -131,11 +131,12 @@ impl PeerArgs {
         }
     }
 
-    /// How the engine is built and started.
-    pub fn options(&self) -> Options {
+    /// How the engine is built and started, and the most bytes of one allocation.
+    pub fn options(&self, max_allocation: Option<u64>) -> Options {
         let default = Options::default();
         Options {
             mla: self.mla,
+            max_allocation,
             llama_cpp: llama_cpp::Options {
                 cell_padding: self.cell_padding.unwrap_or(default.llama_cpp.cell_padding),
                 unified: self.kv_unified,

@@ -87,6 +87,12 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
             );
         }
     }
+    if !report.rules.is_empty() {
+        let _ = writeln!(text, "runtime   {}", report.runtime);
+    }
+    for rule in &report.rules {
+        let _ = writeln!(text, "rule      {rule}");
+    }
     let _ = writeln!(text, "{}", budget_line(report.budget.as_ref().map(|b| (b.bytes, b.source.as_str()))));
 
     // Limits may allow no plan: then there is nothing to add up.
@@ -103,9 +109,25 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
             let bytes = report.recurrent_bytes_per_slot;
             let _ = writeln!(text, "recurrent state: {} bytes a slot, at any context", grouped(bytes));
         }
-        let (allocation, binding) = (&report.largest_allocation, &report.largest_binding);
-        let _ = writeln!(text, "largest buffer: {}, {}", allocation.name, human(allocation.bytes));
-        let _ = writeln!(text, "largest binding: {}, {}", binding.name, human(binding.bytes));
+        let largest = [("buffer", &report.largest_allocation), ("binding", &report.largest_binding)];
+        for (what, largest) in largest.into_iter().filter(|(_, largest)| largest.bytes > 0) {
+            let _ = writeln!(text, "largest {what}: {}, {}", largest.name, human(largest.bytes));
+        }
+        for line in &report.host {
+            let _ = writeln!(text, "on the host: {}, {}", line.name, human(line.bytes));
+        }
+        if let Some(images) = &report.images {
+            let _ = writeln!(
+                text,
+                "an image: {} patches, {} tokens, {} in the tower while it is read; the largest is {} x {}; {} fit",
+                grouped(images.patches),
+                grouped(images.tokens_per_image),
+                human(images.tower_peak),
+                images.cap.width,
+                images.cap.height,
+                images.largest_count
+            );
+        }
     }
     if report.ladder.iter().any(|rung| rung.total.is_some()) {
         ladder(report, &mut text);

@@ -9,7 +9,7 @@
 //! Sources: `src/llama-kv-cache.cpp`, `src/llama-kv-cache-iswa.cpp`, `src/llama-memory-recurrent.cpp` and the server's
 //! defaults in `common/common.h` of ggml-org/llama.cpp; logs of its server agree to their rounding.
 
-use super::{Engine, HostLine, Mla, PeerError, Price, Sums, bytes, loaded, pad, product, row, slides};
+use super::{Engine, Line, Mla, PeerError, Price, Sums, bytes, loaded, pad, product, row, slides};
 use crate::geometry::{Geometry, KvPair, KvStore};
 use plimsoll_models::Model;
 use plimsoll_models::model::State;
@@ -134,15 +134,18 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     if checkpoint > 0 {
         let each = product(&[checkpoint, own.checkpoints.into(), geometry.slots.into()]);
         let name = format!("context checkpoints, at most {} a slot", own.checkpoints);
-        host.push(HostLine { name, bytes: bytes("context checkpoints", each)? });
+        host.push(Line { name, bytes: bytes("context checkpoints", each)? });
     }
-    host.push(HostLine { name: "prompt cache, at most".into(), bytes: PROMPT_CACHE });
+    host.push(Line { name: "prompt cache, at most".into(), bytes: PROMPT_CACHE });
     if let Some((rows, cols, format)) = super::token_embedding(model) {
         if let Some(bytes) = super::tensor_bytes(format, rows, cols) {
-            host.push(HostLine { name: "token embedding, mapped (of the weights)".into(), bytes });
+            host.push(Line { name: "token embedding, mapped (of the weights)".into(), bytes });
         }
     }
 
+    let scores = super::unfused_scores(model, cells.chunk, cells.each, 4);
+    let largest = (!own.flash_attention && scores > 0)
+        .then(|| Line { name: "scores of a layer, f32".to_owned(), bytes: scores });
     let (kv_by_kind, kv) = sums.by_kind()?;
     Ok(Price {
         engine: Engine::LlamaCpp,
@@ -153,6 +156,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         host,
         kv_bytes_per_token: bytes("KV of a token", per_token)?,
         recurrent_bytes_per_slot: bytes("recurrent state", per_slot.saturating_mul(copies))?,
+        largest,
         peak: None,
         page: own.cell_padding,
         paging: None,

@@ -204,6 +204,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         host: Vec::new(),
         kv_bytes_per_token: bytes("KV of a token", per_token)?,
         recurrent_bytes_per_slot: bytes("recurrent state", per_slot)?,
+        largest: None,
         peak: Some(Bound {
             bytes: weights.saturating_add(recurrent).saturating_add(growing),
             why: "both copies of every cache while it grows, a bound".into(),

@@ -17,7 +17,7 @@ use crate::report::KvBytes;
 use plimsoll_kernels::Format;
 use plimsoll_models::Model;
 use plimsoll_models::graph::Op;
-use plimsoll_models::model::{Latent, Part};
+use plimsoll_models::model::{Latent, Part, State};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -98,6 +98,8 @@ impl Mla {
 pub struct Options {
     /// What is cached of a latent; `None`: what the engine does for this family.
     pub mla: Option<Mla>,
+    /// The most bytes of one allocation; `None`: not asked.
+    pub max_allocation: Option<u64>,
     /// llama.cpp's.
     pub llama_cpp: llama_cpp::Options,
     /// vLLM's.
@@ -148,9 +150,9 @@ pub enum PeerError {
     },
 }
 
-/// Something on the host.
+/// Something with its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostLine {
+pub struct Line {
     /// What it is, and whether it is a cap.
     pub name: String,
     /// Bytes.
@@ -180,11 +182,13 @@ pub struct Price {
     /// Recurrent states and convolution tails.
     pub recurrent: u64,
     /// What lies on the host beside it.
-    pub host: Vec<HostLine>,
+    pub host: Vec<Line>,
     /// What one more token of context costs, past every window; of vLLM what a token of its pool costs.
     pub kv_bytes_per_token: u64,
     /// What a sequence costs whatever its length.
     pub recurrent_bytes_per_slot: u64,
+    /// The largest single allocation, where it is a closed form: scores that are not streamed.
+    pub largest: Option<Line>,
     /// The most there may be at once, where the engine holds more while it grows.
     pub peak: Option<Bound>,
     /// Cells of a page, or what cells are rounded to.
@@ -258,6 +262,17 @@ pub fn tensor_bytes(format: Format, rows: u64, cols: u64) -> Option<u64> {
 /// the head: `chunk × vocab × bytes of a value`.
 pub fn unreduced_logits(model: &Model, chunk: u32, value_bytes: u32) -> u64 {
     u64::from(chunk).saturating_mul(model.vocab.into()).saturating_mul(value_bytes.into())
+}
+
+/// Bytes of the widest layer's scores where attention is not streamed: `heads × chunk × cells × bytes of a value`.
+pub fn unfused_scores(model: &Model, chunk: u64, cells: u64, value_bytes: u64) -> u64 {
+    let heads = |state: &State| match state {
+        State::KvFull { shape } | State::KvSliding { shape, .. } => shape.heads,
+        State::KvLatent { latent } => latent.heads,
+        State::Recurrent { .. } => 0,
+    };
+    let most = model.states.iter().map(heads).max().unwrap_or(0);
+    u64::from(most).saturating_mul(chunk).saturating_mul(cells).saturating_mul(value_bytes)
 }
 
 /// Rows and columns of the table that tokens are looked up in.

@@ -1,6 +1,6 @@
 //! An engine's price as the estimate's document.
 
-use super::{Engine, Options, PeerError, Price, price};
+use super::{Engine, Line, Options, PeerError, Price, price};
 use crate::budget::Budget;
 use crate::error::grouped;
 use crate::geometry::{Geometry, KvPair, KvStore, Priced};
@@ -8,6 +8,7 @@ use crate::report::{
     BudgetPart, Bytes, Exact, Fits, GeometryPart, Largest, Lever, ModelPart, OverheadPart, Question,
     RefusalPart, Report, Rung, SCHEMA,
 };
+use crate::verdict::Suggestion;
 use plimsoll_models::Model;
 
 /// The most slots and the largest chunk that are tried.
@@ -20,7 +21,7 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
     let share = if engine == Engine::Vllm { options.vllm.utilization.clamp(0.0, 1.0) } else { 1.0 };
     let asker = Asker { engine, model, options, budget, share, overhead: overhead.bytes };
     let priced = price(engine, model, geometry, options);
-    let (verdict, refusal) = asker.judge(&priced);
+    let (verdict, refusal) = asker.judge(&priced, geometry);
     let mut geometry_part = GeometryPart::of(geometry);
     let mut rules = Vec::new();
     if let Ok(price) = &priced {
@@ -53,7 +54,10 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         },
         kv_bytes_per_token: told.map_or(0, |p| p.kv_bytes_per_token),
         recurrent_bytes_per_slot: told.map_or(0, |p| p.recurrent_bytes_per_slot),
-        largest_allocation: Largest::default(),
+        largest_allocation: told
+            .and_then(|p| p.largest.clone())
+            .map(|line| Largest { name: line.name, bytes: line.bytes })
+            .unwrap_or_default(),
         largest_binding: Largest::default(),
         budget: budget.map(BudgetPart::of),
         verdict,
@@ -101,18 +105,52 @@ impl Asker<'_> {
         if self.share < 1.0 { (budget.bytes as f64 * self.share) as u64 } else { budget.bytes }
     }
 
+    /// The total of a geometry that the engine starts with and whose allocations are within the limit.
     fn total(&self, geometry: &Geometry) -> Option<u64> {
-        price(self.engine, self.model, geometry, self.options).ok().map(|p| p.total())
+        let price = price(self.engine, self.model, geometry, self.options).ok()?;
+        self.exceeding(&price).is_none().then(|| price.total())
     }
 
     fn fits(&self, total: u64) -> Option<bool> {
         self.budget.map(|b| total.saturating_add(self.overhead) <= self.room(b))
     }
 
-    fn judge(&self, priced: &Result<Price, PeerError>) -> (String, Option<RefusalPart>) {
+    /// The allocation that is past the limit, and the limit.
+    fn exceeding<'p>(&self, price: &'p Price) -> Option<(&'p Line, u64)> {
+        let most = self.options.max_allocation?;
+        price.largest.as_ref().filter(|line| line.bytes > most).map(|line| (line, most))
+    }
+
+    /// Geometries that fit, with one thing given up each: the step first, which costs no more than time.
+    fn nearest(&self, geometry: &Geometry) -> Vec<Suggestion> {
+        let Fits { context, slots, prefill_chunk } = self.largest(geometry);
+        let context = context.filter(|n| *n < geometry.context);
+        let slots = slots.filter(|n| *n < geometry.slots);
+        let chunk = prefill_chunk.filter(|n| *n < geometry.prefill_chunk);
+        let other = |g: Geometry| {
+            let total = self.total(&g)?;
+            Some(Suggestion {
+                context: g.context,
+                slots: g.slots,
+                prefill_chunk: g.prefill_chunk,
+                kv: g.kv,
+                logit_rows: g.logit_rows,
+                draft_depth: g.draft_depth,
+                priced: g.priced,
+                total,
+            })
+        };
+        let shorter = context.map(|context| Geometry { context, ..geometry.clone() });
+        let fewer = slots.map(|slots| Geometry { slots, ..geometry.clone() });
+        let smaller = chunk.map(|prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() });
+        smaller.into_iter().chain(shorter).chain(fewer).filter_map(other).collect()
+    }
+
+    fn judge(&self, priced: &Result<Price, PeerError>, geometry: &Geometry) -> (String, Option<RefusalPart>) {
         let refusal = |broke: &str, name: &str, need, have, reason| {
             let (broke, name) = (broke.to_owned(), name.to_owned());
-            let part = RefusalPart { broke, name, need, have, reason, nearest: Vec::new() };
+            let nearest = self.nearest(geometry);
+            let part = RefusalPart { broke, name, need, have, reason, nearest };
             ("refused".to_owned(), Some(part))
         };
         let price = match priced {
@@ -129,6 +167,16 @@ impl Asker<'_> {
                 return refusal(broke, name, got, 0, error.to_string());
             }
         };
+        if let Some((line, most)) = self.exceeding(price) {
+            let reason = format!(
+                "{}: {} need {} bytes where the allocation limit is {}",
+                self.engine.name(),
+                line.name,
+                grouped(line.bytes),
+                grouped(most)
+            );
+            return refusal("allocation", &line.name, line.bytes, most, reason);
+        }
         let need = price.total().saturating_add(self.overhead);
         match self.budget {
             None => ("no_budget".into(), None),
@@ -219,10 +267,12 @@ impl Asker<'_> {
         }
     }
 
-    /// The largest that was found to fit, by halving. Only against a budget.
+    /// The largest that was found to fit, by halving. Only where there is something to fit.
     fn search(&self, most: u32, at: impl Fn(u32) -> Geometry) -> Option<u32> {
-        self.budget?;
-        let fits = |n: u32| self.total(&at(n)).is_some_and(|t| self.fits(t) == Some(true));
+        if self.budget.is_none() && self.options.max_allocation.is_none() {
+            return None;
+        }
+        let fits = |n: u32| self.total(&at(n)).is_some_and(|t| self.fits(t) != Some(false));
         if !fits(1) {
             return None;
         }

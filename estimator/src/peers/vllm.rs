@@ -298,6 +298,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         host: Vec::new(),
         kv_bytes_per_token: bytes("KV of a token", token)?,
         recurrent_bytes_per_slot: bytes("recurrent state", product(&[state_blocks.into(), group_bytes]))?,
+        largest: None,
         peak: None,
         page: u32::try_from(smallest).unwrap_or(u32::MAX),
         paging: Some(Paging {
