@@ -12,7 +12,7 @@ use crate::verdict::{Overhead, Suggestion, Verdict, admit};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::{Checkpoint, Source};
-use plimsoll_models::model::State;
+use plimsoll_models::model::{Part, State};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
@@ -374,6 +374,9 @@ fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> CheckpointBytes {
             .map(|m| m.format.row_bytes(m.cols.into()).unwrap_or(0).saturating_mul(m.rows.into()));
         let vectors = model.vectors.iter().map(|v| v.format.row_bytes(v.len.into()).unwrap_or(0));
         parts.text = matrices.chain(vectors).sum();
+        parts.vision = crate::peers::stored_bytes(model, Part::Vision);
+        parts.draft = crate::peers::stored_bytes(model, Part::Draft);
+        parts.other = crate::peers::stored_bytes(model, Part::Other);
         return parts;
     }
     let matrices = model.matrices.iter().flat_map(|m| m.source.tensors());

@@ -90,14 +90,14 @@ fn qwen_tower() -> Tower {
 fn seeing() -> Model {
     let (_, mut model) = open("configs/qwen3.5-27b.json");
     model.extras.vision = Some(qwen_tower());
-    model.extras.tensors.push(Beside {
+    model.extras.tensors = vec![Beside {
         name: "visual.blocks".into(),
         part: Part::Vision,
         count: 27,
         rows: 4304,
         cols: 1152,
         format: plimsoll_kernels::Format::BF16,
-    });
+    }];
     model
 }
 

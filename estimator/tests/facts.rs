@@ -274,9 +274,10 @@ fn ours(f: &Fact<'_>) -> Result<f64, String> {
             let text = std::fs::read(config("gemma-4-31b-it-nvfp4")).unwrap();
             let mut published: Value = serde_json::from_slice(&text).unwrap();
             published.as_object_mut().unwrap().remove("quantization_config").expect("it is quantised");
-            f.ask_of(&published, "", "/model/checkpoint_bytes")
+            f.ask_of(&published, L, "/model/checkpoint_bytes")
         }
-        "w-05" | "w-07" => Ok(f.ask("", "/model/parameters")? / 1e9),
+        // The rules that price most cheaply: parameters are the same.
+        "w-05" | "w-07" => Ok(f.ask(L, "/model/parameters")? / 1e9),
         "w-08" | "w-11" => {
             let (name, format) = match f.id() {
                 "w-08" => ("qwen3.5-27b", Format::Q4K),
