@@ -1,12 +1,14 @@
 //! What an estimate says, as one JSON document (schema 1: fields may be added, never changed).
 
 use crate::budget::Budget;
+use crate::devices::Check;
 use crate::error::PlanError;
 use crate::geometry::{Geometry, Priced};
 use crate::images::ImagesPart;
 use crate::others::Others;
 use crate::peers::{Bound, Line};
 use crate::plan::{Plan, Segment};
+use crate::roofline::Ceilings;
 use crate::solve::Solver;
 use crate::verdict::{Overhead, Suggestion, Verdict, admit};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
@@ -229,6 +231,12 @@ pub struct Report {
     /// Why it is a price and cannot be run, where that is so.
     #[serde(default)]
     pub estimate_only: Option<String>,
+    /// What the device has of what the plan needs, where a device was named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// What the device could do at most, where a device was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceilings: Option<Ceilings>,
     /// What else lives on the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<Others>,
@@ -311,6 +319,8 @@ impl Report {
             peak: None,
             images: ImagesPart::of(&solver, geometry),
             estimate_only: plan.as_ref().and_then(|p| p.estimate_only.clone()),
+            checks: Vec::new(),
+            ceilings: None,
             others: None,
         };
         Ok((report, verdict))

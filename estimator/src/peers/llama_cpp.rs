@@ -137,10 +137,10 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         host.push(Line { name, bytes: bytes("context checkpoints", each)? });
     }
     host.push(Line { name: "prompt cache, at most".into(), bytes: PROMPT_CACHE });
-    if let Some((rows, cols, format)) = super::token_embedding(model) {
-        if let Some(bytes) = super::tensor_bytes(format, rows, cols) {
-            host.push(Line { name: "token embedding, mapped (of the weights)".into(), bytes });
-        }
+    if let Some((rows, cols, format)) = super::token_embedding(model)
+        && let Some(bytes) = super::tensor_bytes(format, rows, cols)
+    {
+        host.push(Line { name: "token embedding, mapped (of the weights)".into(), bytes });
     }
 
     let scores = super::unfused_scores(model, cells.chunk, cells.each, 4);

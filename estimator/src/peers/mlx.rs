@@ -101,10 +101,8 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         }
     };
     let (key_size, value_size) = (size(pair.k)?, size(pair.v)?);
-    if let Some(bits) = own.kv_bits {
-        if ![2, 3, 4, 5, 6, 8].contains(&bits) {
-            return Err(unsupported(format!("does not quantise to {bits} bits")));
-        }
+    if let Some(bits) = own.kv_bits.filter(|bits| ![2, 3, 4, 5, 6, 8].contains(bits)) {
+        return Err(unsupported(format!("does not quantise to {bits} bits")));
     }
     let family = model.architecture.as_str();
     let dense = matches!(family, "deepseek_v2" | "minicpm3" | "youtu_llm");

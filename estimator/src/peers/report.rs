@@ -67,6 +67,8 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         largest: asker.largest(geometry),
         pipelines: 0,
         estimate_only: Some(format!("by the rules of {}, which is not run here", engine.name())),
+        checks: Vec::new(),
+        ceilings: None,
         others: None,
         runtime: engine.name().into(),
         rules,
