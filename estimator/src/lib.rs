@@ -13,6 +13,7 @@ pub mod geometry;
 mod groups;
 mod kv;
 mod lower;
+pub mod others;
 pub mod plan;
 mod pool;
 mod recurrent;

@@ -1,15 +1,16 @@
 //! The verb `estimate`: prices a model, judges the price, looks around it.
 
 use super::args::{GeometryArgs, LimitArgs, Output, build, kv, with_kv};
-use super::{Failure, output, show};
-use crate::budget::{Budget, Reading};
+use super::{Failure, bytes, output, show};
+use crate::budget::Reading;
 use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, MAX_SNAPSHOTS, Priced};
+use crate::others::{Other, Others, Replaced, Role};
 use crate::report::{Question, Report};
 use crate::verdict::Overhead;
 use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Flags.
 #[derive(Debug, clap::Args)]
@@ -29,6 +30,15 @@ pub struct Args {
     /// Prefix snapshots kept: recurrent states and what sliding windows hold
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SNAPSHOTS)))]
     pub snapshots: u32,
+    /// A model that drafts tokens for this one, beside it on the device
+    #[arg(long, value_name = "MODEL")]
+    pub draft: Option<PathBuf>,
+    /// Another model on the same device, with the same context and slots; may be given several times
+    #[arg(long = "with", value_name = "MODEL")]
+    pub beside: Vec<PathBuf>,
+    /// A model that leaves the device before this one comes (its plan is credited), or the bytes that become free with it
+    #[arg(long, value_name = "MODEL|BYTES")]
+    pub replaces: Vec<String>,
     /// Ceilings.
     #[command(flatten)]
     pub limits: LimitArgs,
@@ -54,6 +64,35 @@ pub struct Machine {
     pub profile: Profile,
     /// What memory it has.
     pub reading: Option<Reading>,
+}
+
+/// Prices everything else that is named: what stays on the device, and what leaves it.
+fn others(args: &Args, model: &Model, geometry: &Geometry, profile: &Profile) -> Result<Others, Failure> {
+    let mut others = Others::default();
+    others.here.extend(Other::draft_layers(model, geometry)?);
+    let drafts = args.draft.iter().map(|path| (path, Role::Draft));
+    for (path, role) in drafts.chain(args.beside.iter().map(|path| (path, Role::Beside))) {
+        let checkpoint = Checkpoint::open(path)?;
+        let model = build(&checkpoint, Some(path))?;
+        others.here.push(Other::model(&model, role, geometry, profile)?);
+    }
+    for text in &args.replaces {
+        let path = Path::new(text);
+        let replaced = match bytes::parse(text) {
+            Ok(bytes) if !path.exists() => Replaced { name: "what is replaced".into(), bytes },
+            Err(why) if !path.exists() => {
+                return Err(Failure::Usage(format!("--replaces {text:?}: no such file, and {why}")));
+            }
+            _ => {
+                let checkpoint = Checkpoint::open(path)?;
+                let model = build(&checkpoint, Some(path))?;
+                let other = Other::model(&model, Role::Beside, geometry, profile)?;
+                Replaced { name: other.name, bytes: other.total }
+            }
+        };
+        others.replaced.push(replaced);
+    }
+    Ok(others)
 }
 
 /// A document with what was warned of.
@@ -107,10 +146,11 @@ pub fn run(
             (profile, None)
         }
     };
-    let budget = Budget::resolve(requested, derived);
     let geometry = args.geometry(&model);
     let warnings = note_warnings(&model, &geometry);
-    let (report, _) = Report::new(&Question {
+    let others = others(args, &model, &geometry, &profile)?;
+    let budget = others.budget(requested, derived);
+    let (mut report, _) = Report::new(&Question {
         checkpoint,
         model: &model,
         geometry: &geometry,
@@ -118,6 +158,7 @@ pub fn run(
         budget: budget.as_ref(),
         overhead: Overhead::default(),
     })?;
+    report.others = (!others.is_empty()).then_some(others);
     if args.output.json {
         output::document(&Warned { document: &report, warnings: &warnings })?;
     } else {

@@ -64,6 +64,29 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         drafts(g.draft_depth),
         report.profile
     );
+    if let Some(why) = &report.estimate_only {
+        let _ = writeln!(text, "note      an estimate only: {why}");
+    }
+    if let Some(others) = &report.others {
+        for other in &others.here {
+            let _ = writeln!(
+                text,
+                "beside    {}: {} bytes ({})",
+                other.name,
+                grouped(other.total),
+                human(other.total)
+            );
+        }
+        for gone in &others.replaced {
+            let _ = writeln!(
+                text,
+                "replaces  {}: {} bytes ({}) become free",
+                gone.name,
+                grouped(gone.bytes),
+                human(gone.bytes)
+            );
+        }
+    }
     let _ = writeln!(text, "{}", budget_line(report.budget.as_ref().map(|b| (b.bytes, b.source.as_str()))));
 
     // Limits may allow no plan: then there is nothing to add up.
@@ -148,6 +171,7 @@ fn flag(change: &str) -> String {
         Some("prefill_chunk") => "--chunk",
         Some("kv") => "--kv",
         Some("draft_depth") => "--draft-depth",
+        Some("snapshots") => "--snapshots",
         _ => return change.to_owned(),
     };
     let value = change.split_whitespace().next_back().unwrap_or_default();
@@ -215,7 +239,7 @@ fn nearest(report: &Report, text: &mut String) {
             grouped(s.context.into()),
             s.slots.to_string(),
             s.prefill_chunk.to_string(),
-            s.kv.to_string(),
+            s.geometry().kv_pair().to_string(),
             grouped(s.total),
             human(s.total),
         ];
@@ -244,8 +268,9 @@ fn flags(suggestion: &Suggestion, report: &Report) -> String {
     if suggestion.draft_depth != asked.draft_depth {
         let _ = write!(text, " --draft-depth {}", suggestion.draft_depth);
     }
-    if suggestion.kv != asked.kv {
-        let _ = write!(text, " --kv {}", suggestion.kv);
+    let kv = suggestion.geometry().kv_pair().to_string();
+    if kv != asked.kv {
+        let _ = write!(text, " --kv {kv}");
     }
     text
 }

@@ -7,6 +7,7 @@ use plimsoll::estimator::cli::estimate::{self, Machine};
 
 /// Flags.
 #[derive(Debug, clap::Args)]
+#[group(skip)] // the flattened one goes by the same name
 pub struct Args {
     #[command(flatten)]
     pub model: ModelArg,
