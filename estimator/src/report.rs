@@ -330,15 +330,6 @@ impl Report {
 
 /// Bytes of a plan, segment by segment.
 pub fn bytes(plan: &Plan) -> Bytes {
-    let mut by_kind = KvBytes::default();
-    for layer in &plan.kv.layers {
-        let bytes: u64 = layer.segments.iter().map(|s| s.view.bytes).sum();
-        match plan.kv.kinds[layer.kind as usize].window {
-            None if layer.latent => by_kind.mla += bytes,
-            None => by_kind.full += bytes,
-            Some(_) => by_kind.sliding += bytes,
-        }
-    }
     Bytes {
         weights: plan.segment_bytes(Segment::Weights),
         kv: plan.segment_bytes(Segment::Kv),
@@ -349,7 +340,7 @@ pub fn bytes(plan: &Plan) -> Bytes {
         total: plan.total(),
         load_peak: plan.load_peak(),
         load_host: plan.load_host(),
-        kv_by_kind: by_kind,
+        kv_by_kind: crate::pricer::by_kind(&plan.kv),
     }
 }
 
