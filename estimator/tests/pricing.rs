@@ -12,6 +12,7 @@ use plimsoll_kernels::{AttentionShape, KvFormat, Limits, Profile};
 use plimsoll_models::model::State;
 use plimsoll_models::{Checkpoint, Model, Registry};
 use proptest::prelude::*;
+use rayon::prelude::*;
 use std::sync::LazyLock;
 
 /// Every published configuration that the zoo reads, and models built by hand.
@@ -134,4 +135,41 @@ fn deep_models_are_planned_in_little_time() {
     eprintln!("4,096 layers in {:?}", begin.elapsed());
     assert!(plan.programs[0].dispatches.len() > 4096 * 8);
     assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+}
+
+/// What capacity planning asks: every context × slots × chunk of a grid.
+#[test]
+fn ten_thousand_geometries_are_priced_in_little_time() {
+    let profile = Profile::webgpu_default();
+    for config in ["nemotron-3-nano-30b-a3b", "llama-3.1-8b"] {
+        let checkpoint = Checkpoint::open(&data(&format!("configs/{config}.json"))).unwrap();
+        let model = Registry::standard().build(&checkpoint).unwrap();
+        let base = Geometry::default_for(model.context_max);
+        let grid: Vec<Geometry> = (0..10_000)
+            .map(|i| {
+                let (context, slots, chunk) = (1 + i % 50, 1 + i / 50 % 20, 1 + i / 1000);
+                Geometry {
+                    context: context * 2560,
+                    slots,
+                    prefill_chunk: chunk * 96,
+                    logit_rows: slots,
+                    ..base.clone()
+                }
+            })
+            .collect();
+        let pricer = Pricer::new(&model, &profile);
+        let begin = std::time::Instant::now();
+        let totals: Vec<u64> = grid.par_iter().map(|g| pricer.price(g).unwrap().total()).collect();
+        let elapsed = begin.elapsed();
+        eprintln!("10,000 geometries of {config} in {elapsed:?}");
+        let mut different = totals.clone();
+        different.sort_unstable();
+        different.dedup();
+        assert!(different.len() > 9_000, "{}", different.len());
+        // Beside other tests and builds; by itself it takes under a second on two cores.
+        assert!(elapsed.as_secs() < 20, "{config}: {elapsed:?}");
+        for i in (0..10_000).step_by(997) {
+            assert_eq!(totals[i], pricer.plan(&grid[i]).unwrap().total(), "{:?}", grid[i]);
+        }
+    }
 }
