@@ -257,7 +257,7 @@ pub(crate) fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanErr
 }
 
 /// Why a plan of this model for this geometry can be priced and not run.
-fn estimate_only(model: &Model, geometry: &Geometry) -> Option<String> {
+pub(crate) fn estimate_only(model: &Model, geometry: &Geometry) -> Option<String> {
     let priced = &geometry.priced;
     let unrun = model.graph.ops.iter().any(|(_, op)| matches!(op, Op::Priced { .. }));
     let unrun = unrun.then(|| format!("{} has operations without kernels", model.architecture));

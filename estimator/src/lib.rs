@@ -8,6 +8,7 @@ pub mod budget;
 mod build;
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod coefficients;
 pub mod error;
 pub mod geometry;
 mod groups;
@@ -29,10 +30,11 @@ pub mod verdict;
 
 pub use budget::{Budget, Reading};
 pub use build::PLAN_SCHEMA;
+pub use coefficients::Coefficients;
 pub use error::{PlanError, grouped};
 pub use geometry::{Geometry, KvPair, KvStore, Priced};
 pub use plan::Plan;
 pub use pricer::{Price, Pricer};
 pub use report::Report;
-pub use solve::Solver;
-pub use verdict::{Admitted, Overhead, Refusal, Verdict, admit};
+pub use solve::{Frontier, FrontierPoint, Solver};
+pub use verdict::{Admitted, Overhead, Refusal, Verdict, admit, admit_within};
