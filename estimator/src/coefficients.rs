@@ -22,7 +22,7 @@ const SAMPLES: u32 = 8;
 
 /// The coefficients of the total of a model on a profile, near a geometry: its KV formats, draft depth, snapshots and
 /// logit rows are given, context, slots and chunk are free.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coefficients {
     /// `W`: bytes of the weights.
     pub weights: u64,
@@ -53,7 +53,7 @@ pub struct Sliding {
 
 /// `fixed + per_token · chunk`, through the exact prices at the first and last of the chunks `checked` (slots as in the
 /// geometry). It is for chunks from the first to the last of them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// Bytes whatever the chunk; may be negative, where the line leaves out a bend below its range.
     pub fixed: i64,
@@ -66,17 +66,17 @@ pub struct Line {
 }
 
 /// `fixed + per_chunk_token · chunk + per_slot · slots + per_page · slots · pages(context)`, exact at the geometry. The
-/// slopes are differences of exact prices, so they are not whole: tables and parameters come in steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// slopes are differences of exact prices to whole bytes: tables and parameters come in steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Io {
     /// Bytes whatever is asked.
-    pub fixed: f64,
+    pub fixed: i64,
     /// Bytes of a token of the chunk.
-    pub per_chunk_token: f64,
+    pub per_chunk_token: i64,
     /// Bytes of a slot.
-    pub per_slot: f64,
+    pub per_slot: i64,
     /// Bytes of a page of context in a slot.
-    pub per_page: f64,
+    pub per_page: i64,
     /// The largest difference from the price at any of the contexts, chunks and slots that were priced.
     pub error_bound: u64,
 }
@@ -88,12 +88,12 @@ impl Line {
 }
 
 impl Io {
-    fn at(&self, context: u32, slots: u32, chunk: u32) -> f64 {
-        let pages = f64::from(context.div_ceil(PAGE));
-        self.fixed
-            + self.per_chunk_token * f64::from(chunk)
-            + self.per_slot * f64::from(slots)
-            + self.per_page * f64::from(slots) * pages
+    fn at(&self, context: u32, slots: u32, chunk: u32) -> i128 {
+        let Self { fixed, per_chunk_token, per_slot, per_page, .. } = *self;
+        let [fixed, per_chunk_token, per_slot, per_page] =
+            [fixed, per_chunk_token, per_slot, per_page].map(i128::from);
+        let [pages, slots, chunk] = [context.div_ceil(PAGE), slots, chunk].map(i128::from);
+        fixed + per_chunk_token * chunk + per_slot * slots + per_page * slots * pages
     }
 }
 
@@ -135,7 +135,7 @@ impl Coefficients {
             kv_full_per_token: full,
             kv_sliding: sliding,
             activations: Line { fixed: 0, per_token: 0, checked: Vec::new(), error_bound: 0 },
-            io: Io { fixed: 0.0, per_chunk_token: 0.0, per_slot: 0.0, per_page: 0.0, error_bound: 0 },
+            io: Io { fixed: 0, per_chunk_token: 0, per_slot: 0, per_page: 0, error_bound: 0 },
             retained: price.bytes.retained,
             padding: views.saturating_mul(ALIGN - 1),
         };
@@ -163,7 +163,7 @@ impl Coefficients {
         let exact = self.weights.saturating_add(pools).saturating_add(self.retained);
         // A step has room for a token of every slot.
         let step = chunk.max(slots);
-        let lines = self.activations.at(step) + self.io.at(context, slots, step).round() as i128;
+        let lines = self.activations.at(step) + self.io.at(context, slots, step);
         u64::try_from(i128::from(exact) + lines).unwrap_or(if lines < 0 { 0 } else { u64::MAX })
     }
 
@@ -209,47 +209,49 @@ fn activations(geometry: &Geometry, price: &Price, chunks: &[(u32, Price)]) -> O
 }
 
 fn io(pricer: &Pricer<'_>, geometry: &Geometry, price: &Price, chunks: &[(u32, Price)]) -> Io {
-    let bytes = |price: &Price| price.bytes.io as f64;
+    // Io buffers are each within a limit of the adapter, and few.
+    let bytes = |price: &Price| i64::try_from(price.bytes.io).unwrap_or(i64::MAX);
     let here = bytes(price);
-    let slope = |from: (u32, f64), to: (u32, f64)| match f64::from(to.0) - f64::from(from.0) {
-        0.0 => 0.0,
-        run => (to.1 - from.1) / run,
+    let slope = |from: (u32, i64), to: (u32, i64)| {
+        let (run, rise) = (i64::from(to.0) - i64::from(from.0), to.1.saturating_sub(from.1));
+        if run == 0 { 0 } else { rise / run }
     };
-    let mut points: Vec<(Geometry, f64)> = vec![(geometry.clone(), here)];
+    let mut points: Vec<(Geometry, i64)> = vec![(geometry.clone(), here)];
     let mut add = |other: Geometry| {
-        let price = pricer.price(&other).ok()?;
-        points.push((other, bytes(&price)));
-        Some(bytes(&price))
+        let there = bytes(&pricer.price(&other).ok()?);
+        points.push((other, there));
+        Some(there)
     };
     let per_chunk_token = match (chunks.first(), chunks.last()) {
         (Some(low), Some(high)) => slope((low.0, bytes(&low.1)), (high.0, bytes(&high.1))),
-        _ => 0.0,
+        _ => 0,
     };
     for (chunk, _) in chunks {
         add(Geometry { prefill_chunk: *chunk, ..geometry.clone() });
     }
     // Contexts by doubling, to the model's own.
+    let pages = |context: u32| context.div_ceil(PAGE);
+    let slots = i64::from(geometry.slots.max(1));
     let longest = pricer.model().context_max.max(geometry.context);
     let doubling = std::iter::successors(Some(1024u32), |c| c.checked_mul(2)).take_while(|c| *c < longest);
-    let mut per_page = 0.0;
+    let mut per_page = 0;
     for context in doubling.chain([longest]) {
-        if let Some(there) = add(Geometry { context, ..geometry.clone() }) {
-            let pages = |context: u32| context.div_ceil(PAGE);
-            let slots = f64::from(geometry.slots);
-            if pages(context) != pages(geometry.context) {
-                per_page = slope((pages(geometry.context), here), (pages(context), there)) / slots;
-            }
+        if let Some(there) = add(Geometry { context, ..geometry.clone() })
+            && pages(context) != pages(geometry.context)
+        {
+            per_page = slope((pages(geometry.context), here), (pages(context), there)) / slots;
         }
     }
     let twice = geometry.slots.saturating_mul(2);
     let logit_rows = if geometry.logit_rows == geometry.slots { twice } else { geometry.logit_rows };
-    let pages = f64::from(geometry.context.div_ceil(PAGE));
+    let tables = per_page.saturating_mul(pages(geometry.context).into());
     let per_slot = add(Geometry { slots: twice, logit_rows, ..geometry.clone() })
-        .map_or(0.0, |there| slope((geometry.slots, here), (twice, there)) - per_page * pages);
-    let mut io = Io { fixed: 0.0, per_chunk_token, per_slot, per_page, error_bound: 0 };
-    let asked = geometry.prefill_chunk.max(geometry.slots);
-    io.fixed = here - io.at(geometry.context, geometry.slots, asked);
-    let off = |(g, bytes): &(Geometry, f64)| (io.at(g.context, g.slots, g.prefill_chunk.max(g.slots)) - bytes).abs();
-    io.error_bound = points.iter().map(off).fold(0.0, f64::max).ceil() as u64;
+        .map_or(0, |there| slope((geometry.slots, here), (twice, there)).saturating_sub(tables));
+    let mut io = Io { fixed: 0, per_chunk_token, per_slot, per_page, error_bound: 0 };
+    let at = |io: &Io, g: &Geometry| io.at(g.context, g.slots, g.prefill_chunk.max(g.slots));
+    io.fixed = i64::try_from(i128::from(here) - at(&io, geometry)).unwrap_or(0);
+    let off = |(g, bytes): &(Geometry, i64)| at(&io, g).abs_diff(i128::from(*bytes));
+    let most = points.iter().map(off).max().unwrap_or(0);
+    io.error_bound = u64::try_from(most).unwrap_or(u64::MAX);
     io
 }
