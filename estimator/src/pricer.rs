@@ -86,8 +86,11 @@ struct Memo {
     words: RwLock<Words>,
     parts: RwLock<FxHashMap<PartKey, Arc<Known>>>,
     rooms: RwLock<FxHashMap<(u32, u32), Room>>,
-    arenas: RwLock<FxHashMap<ArenaKey, Result<Arc<[u64]>, PlanError>>>,
+    arenas: RwLock<FxHashMap<ArenaKey, Arena>>,
 }
+
+/// Bytes of each buffer of an arena, or what does not fit.
+type Arena = Result<Arc<[u64]>, PlanError>;
 
 /// Numbers of parameters and pipelines, so that those of several programs are counted once without being compared.
 #[derive(Debug, Default)]
