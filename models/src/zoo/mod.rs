@@ -37,6 +37,7 @@
 //! ```
 
 mod account;
+mod beside;
 pub mod dense;
 pub mod fields;
 mod gemma3;
@@ -47,6 +48,7 @@ mod mamba;
 mod mamba2;
 mod nemotron_h;
 mod packed;
+mod priced;
 mod quantization;
 mod qwen3;
 mod qwen_moe;
@@ -59,6 +61,7 @@ pub use gpt_oss::GptOss;
 pub use llama::Llama;
 pub use mamba2::Mamba2;
 pub use nemotron_h::NemotronH;
+pub use priced::{Afmoe, DeepSeek, GraniteHybrid, Lfm2, Llama4, Mistral, Phi3, Qwen2, Qwen3Vl};
 pub use qwen_moe::{Qwen3Moe, Qwen3Next, Qwen35, Qwen35Moe};
 pub use qwen3::Qwen3;
 
@@ -116,6 +119,16 @@ impl Registry {
                 Box::new(Qwen35),
                 Box::new(Qwen35Moe),
                 Box::new(Qwen3Next),
+                // Priced, not run.
+                Box::new(DeepSeek),
+                Box::new(Mistral),
+                Box::new(Qwen2),
+                Box::new(Qwen3Vl),
+                Box::new(Phi3),
+                Box::new(Llama4),
+                Box::new(GraniteHybrid),
+                Box::new(Lfm2),
+                Box::new(Afmoe),
             ],
         }
     }
@@ -143,6 +156,11 @@ impl Registry {
             }
         })?;
         let mut model = family.build(checkpoint)?;
+        if let Some(why) = quantization::Quantization::of(checkpoint)?.priced {
+            model.extras.estimate_only.get_or_insert_with(|| why.to_owned());
+            model.notes.push(why.to_owned());
+        }
+        beside::fill(checkpoint, &mut model)?;
         account::check(checkpoint, &model)?;
         model.notes.extend(account::head_note(checkpoint, &model));
         Ok(model)

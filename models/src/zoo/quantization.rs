@@ -122,6 +122,8 @@ pub(super) struct Quantization {
     embeddings: bool,
     /// Rows that are no whole number of groups stay plain (MLX); elsewhere they are a contradiction.
     ragged_stay_plain: bool,
+    /// Why it can be priced and not run, where that is so.
+    pub(super) priced: Option<&'static str>,
 }
 
 /// The kinds of module that rules tell apart.
@@ -240,6 +242,7 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     match (method, algo) {
         (Some("compressed-tensors"), _) => compressed_tensors(key, block),
         (Some("mxfp4"), _) => mxfp4(key, block),
+        (Some("fp8"), _) if block.get("weight_block_size").is_some() => blocks(key, block),
         (Some("modelopt"), _) | (None, Some(_)) => modelopt(key, block),
         (None, None) if block.get("bits").is_some() || block.get("mode").is_some() => mlx(key, block),
         (stated, _) => Err(ModelError::unsupported(
@@ -248,6 +251,19 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
              modelopt and compressed-tensors are",
         )),
     }
+}
+
+/// FP8 with a scale for each block of rows and columns: no kernel reads it, so it is priced in the nearest form that one
+/// does, with a scale for each row, and only from a configuration. The head stays plain, as published ones do.
+fn blocks(key: &str, block: &Value) -> Result<Quantization, ModelError> {
+    let plain = strings(&format!("{key}.modules_to_not_convert"), block.get("modules_to_not_convert"))?;
+    let plain = plain.into_iter().map(|text| Pattern::Glob(text.to_owned()));
+    Ok(Quantization {
+        ignored: plain.chain([Pattern::Glob("*lm_head".to_owned())]).collect(),
+        rules: vec![(Pattern::Linear, Scheme::Packed(Format::Fp8))],
+        priced: Some("FP8 with a scale for each block has no kernels: priced with a scale for each row"),
+        ..Quantization::default()
+    })
 }
 
 /// The experts alone, but for what `modules_to_not_convert` names.
