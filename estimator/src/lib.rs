@@ -20,6 +20,7 @@ mod show;
 pub mod solve;
 mod vectors;
 pub mod verdict;
+pub mod weights;
 
 pub use budget::{Budget, Reading};
 pub use build::PLAN_SCHEMA;
