@@ -1,5 +1,6 @@
 //! The one error type of this crate.
 
+use plimsoll_estimator::cli::model_code;
 use plimsoll_estimator::{PlanError, Refusal};
 use plimsoll_models::ModelError;
 use plimsoll_runtime::RuntimeError;
@@ -42,14 +43,6 @@ impl Error {
             Error::Runtime(error) => runtime_code(error),
             Error::Missing { .. } => 5,
         }
-    }
-}
-
-fn model_code(error: &ModelError) -> u8 {
-    match error {
-        ModelError::UnknownArchitecture { .. } | ModelError::Unsupported { .. } => 4,
-        ModelError::Field { got, .. } if got == "nothing" => 4,
-        _ => 5,
     }
 }
 

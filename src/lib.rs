@@ -47,7 +47,7 @@ mod open;
 
 pub use demo::{DEMO, demo, demo_checkpoint};
 pub use error::Error;
-pub use open::{Opened, budget, open, open_with};
+pub use open::{Opened, budget, open, open_with, reading};
 
 /// A session on a loaded plan.
 pub type Session = plimsoll_runtime::Session<Runtime>;

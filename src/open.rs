@@ -48,13 +48,17 @@ pub fn open_with(path: impl AsRef<Path>, registry: &Registry) -> Result<Opened, 
 
 /// What a plan is held against: the machine's reading under the operator's ceiling, given with the name of its
 /// setting. `None` when nothing is known.
-pub fn budget(requested: Option<(u64, &str)>, reading: &MemoryReading) -> Option<Budget> {
-    let derived = reading.available.map(|bytes| Reading {
-        bytes,
-        source: reading.source.to_string(),
-        taken: reading.at.duration_since(std::time::SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-    });
-    Budget::resolve(requested, derived)
+pub fn budget(requested: Option<(u64, &str)>, memory: &MemoryReading) -> Option<Budget> {
+    Budget::resolve(requested, reading(memory))
+}
+
+/// What a device says of its free memory, as a reading to hold plans against. `None` when it says nothing.
+pub fn reading(memory: &MemoryReading) -> Option<Reading> {
+    Some(Reading {
+        bytes: memory.available?,
+        source: memory.source.to_string(),
+        taken: memory.at.duration_since(std::time::SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+    })
 }
 
 impl Opened {
@@ -64,7 +68,12 @@ impl Opened {
     /// As [`open`].
     pub fn new(checkpoint: Checkpoint, registry: &Registry) -> Result<Self, Error> {
         let model = registry.build(&checkpoint)?;
-        Ok(Self { checkpoint, model, tokenizer: OnceLock::new() })
+        Ok(Self::of(checkpoint, model))
+    }
+
+    /// A checkpoint and the model that was built of it.
+    pub fn of(checkpoint: Checkpoint, model: Model) -> Self {
+        Self { checkpoint, model, tokenizer: OnceLock::new() }
     }
 
     /// The default geometry: context 8,192 or the model's maximum, one slot, chunks of 512, f16 KV.

@@ -2,6 +2,7 @@
 
 use plimsoll_kernels::KvFormat;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The longest context a plan is made for, in tokens.
 pub const MAX_CONTEXT: u32 = 1 << 30;
@@ -55,6 +56,15 @@ pub struct Priced {
 pub struct KvPair {
     pub k: KvStore,
     pub v: KvStore,
+}
+
+impl fmt::Display for KvPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.k == self.v {
+            return f.write_str(self.k.name());
+        }
+        write!(f, "{}/{}", self.k.name(), self.v.name())
+    }
 }
 
 /// How keys or values can be priced. The kernels have [`KvFormat`]'s.

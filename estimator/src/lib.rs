@@ -6,11 +6,14 @@
 pub mod arena;
 pub mod budget;
 mod build;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod error;
 pub mod geometry;
 mod groups;
 mod kv;
 mod lower;
+pub mod others;
 pub mod plan;
 mod pool;
 mod recurrent;

@@ -3,7 +3,8 @@
 use crate::budget::Budget;
 use crate::build::facts;
 use crate::error::PlanError;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Priced};
+use crate::others::Others;
 use crate::plan::{Plan, Segment};
 use crate::solve::Solver;
 use crate::verdict::{Overhead, Suggestion, Verdict, admit};
@@ -72,10 +73,13 @@ pub struct GeometryPart {
     pub context: u32,
     pub slots: u32,
     pub prefill_chunk: u32,
-    pub kv: KvFormat,
+    /// One name, or two where keys and values differ: `q8_0/f16`.
+    pub kv: String,
     pub weights: String,
     pub images: u32,
     pub draft_depth: u32,
+    #[serde(default)]
+    pub snapshots: u32,
     pub page: u32,
     pub logit_rows: u32,
 }
@@ -204,6 +208,12 @@ pub struct Report {
     pub levers: Vec<Lever>,
     pub largest: Fits,
     pub pipelines: u32,
+    /// Why it is a price and cannot be run, where that is so.
+    #[serde(default)]
+    pub estimate_only: Option<String>,
+    /// What else lives on the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<Others>,
 }
 
 /// What an estimate is made of.
@@ -283,14 +293,11 @@ impl Report {
                 context: geometry.context,
                 slots: geometry.slots,
                 prefill_chunk: geometry.prefill_chunk,
-                kv: geometry.kv,
-                weights: model
-                    .extras
-                    .recast
-                    .as_ref()
-                    .map_or_else(|| "as-stored".into(), |r| r.scheme.clone()),
+                kv: geometry.kv_pair().to_string(),
+                weights: weights::scheme_of(model),
                 images: 0,
                 draft_depth: geometry.draft_depth,
+                snapshots: geometry.priced.snapshots,
                 page: PAGE,
                 logit_rows: geometry.logit_rows,
             },
@@ -322,6 +329,8 @@ impl Report {
                 prefill_chunk: solver.largest_chunk(geometry).map(|g| g.prefill_chunk),
             },
             pipelines: plan.as_ref().map_or(0, |p| p.kernels.len() as u32),
+            estimate_only: plan.as_ref().and_then(|p| p.estimate_only.clone()),
+            others: None,
         };
         Ok((report, verdict))
     }
@@ -420,8 +429,14 @@ fn levers(model: &Model, plan: &Plan) -> Vec<Lever> {
             Geometry { prefill_chunk: 128, ..g.clone() },
         ));
     }
-    for kv in KvFormat::ALL.into_iter().filter(|kv| *kv > g.kv) {
-        changes.push((format!("kv {} -> {kv}", g.kv), Geometry { kv, ..g.clone() }));
+    let asked = g.kv_pair();
+    for kv in KvFormat::ALL {
+        let priced = Priced { kv: None, ..g.priced.clone() };
+        changes.push((format!("kv {asked} -> {kv}"), Geometry { kv, priced, ..g.clone() }));
+    }
+    if g.priced.snapshots > 0 {
+        let priced = Priced { snapshots: 0, ..g.priced.clone() };
+        changes.push((format!("snapshots {} -> 0", g.priced.snapshots), Geometry { priced, ..g.clone() }));
     }
     if g.draft_depth > 0 {
         changes

@@ -1,5 +1,7 @@
 //! Bytes of weights: as published, and in other formats.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use plimsoll_estimator::Overhead;
 use plimsoll_estimator::report::Question;
 use plimsoll_estimator::weights::{self, Role, SCHEMES, WeightsError, bytes_by_part, inventory, recast};
@@ -121,8 +123,7 @@ fn routers_are_what_their_models_make_of_them() {
     let router = |name: &str, scheme: &str| {
         let (checkpoint, model) = open(name);
         let recast = recast(&model, scheme, &checkpoint).unwrap();
-        let format = recast.entries.iter().find(|e| e.role == Role::Router).unwrap().format.clone();
-        format
+        recast.entries.iter().find(|e| e.role == Role::Router).unwrap().format.clone()
     };
     assert_eq!(router("qwen3-30b-a3b", "mlx-4bit-g32"), "affine8_g64_bf16");
     assert_eq!(router("gpt-oss-20b", "mlx-mxfp4"), "affine8_g64_bf16");

@@ -3,6 +3,8 @@
 //! A file is its tensors and its metadata (vocabulary, merges, template), and the metadata of one repository's files are
 //! the same but for a few bytes. So the sizes less the tensors' bytes must be one number for all mixes of a repository.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use plimsoll_estimator::weights::{WeightsError, recast};
 use plimsoll_models::{Checkpoint, Registry};
 use serde_json::{Value, json};

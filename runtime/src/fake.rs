@@ -51,6 +51,7 @@ pub fn plan(context: u32, slots: u32, prefill_chunk: u32, logit_rows: u32) -> Pl
             priced: Default::default(),
         },
         profile: Profile::webgpu_default(),
+        estimate_only: None,
         buffers: vec![],
         staging_bytes: 0,
         groups: vec![],

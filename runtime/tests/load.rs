@@ -166,6 +166,7 @@ fn plan(profile: &Profile, weights: Role) -> Plan {
             priced: Default::default(),
         },
         profile: profile.clone(),
+        estimate_only: None,
         buffers,
         staging_bytes: 512,
         groups: vec![

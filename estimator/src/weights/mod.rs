@@ -37,9 +37,15 @@ pub use recast::{Recast, recast};
 pub use role::{Named, Role, named};
 pub use scheme::{SCHEMES, Scheme};
 
+use plimsoll_models::Model;
 use plimsoll_models::model::Part;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+/// What a report calls the weights of a model: the scheme that it is priced in, or `as-stored`.
+pub fn scheme_of(model: &Model) -> String {
+    model.extras.recast.as_ref().map_or_else(|| "as-stored".to_owned(), |recast| recast.scheme.clone())
+}
 
 /// A tensor of a checkpoint, or several of one shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

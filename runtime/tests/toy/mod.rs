@@ -193,6 +193,7 @@ pub fn plan(profile: &Profile, model: &Model, cut: u32, staging_bytes: u64, weig
             priced: Default::default(),
         },
         profile: profile.clone(),
+        estimate_only: None,
         buffers,
         staging_bytes,
         groups,

@@ -1,30 +1,14 @@
 //! Flags that several verbs share.
 
-use crate::bytes;
 use crate::failure::Failure;
-use crate::output;
 use clap::Args;
-use plimsoll::models::ModelError;
+use plimsoll::estimator::cli::args::build;
+pub use plimsoll::estimator::cli::args::{GeometryArgs, LimitArgs, Output};
+use plimsoll::estimator::cli::{bytes, output};
+pub use plimsoll::reading;
 use plimsoll::runtime::Refused;
-use plimsoll::{
-    AdapterChoice, Checkpoint, DEMO, DeviceOptions, Geometry, KvFormat, Limits, Opened, Registry,
-    SamplerOptions,
-};
+use plimsoll::{AdapterChoice, Checkpoint, DEMO, DeviceOptions, Opened, SamplerOptions};
 use std::path::PathBuf;
-
-/// The environment variable that is a memory ceiling beside `--memory`.
-pub const MEMORY_VARIABLE: &str = "PLIMSOLL_MEMORY_LIMIT";
-
-/// What is printed.
-#[derive(Debug, Args)]
-pub struct Output {
-    /// Print one JSON document on standard output, and nothing else
-    #[arg(long)]
-    pub json: bool,
-    /// Say more: the admitted plan; twice: every buffer and dispatch of it
-    #[arg(short, long, action = clap::ArgAction::Count)]
-    pub verbose: u8,
-}
 
 /// Which model.
 #[derive(Debug, Args)]
@@ -40,7 +24,7 @@ impl ModelArg {
     pub fn path(&self) -> Result<Option<&PathBuf>, Failure> {
         if self.model.as_ref().and_then(|path| path.to_str()).is_some_and(|text| text.starts_with("hf:")) {
             let text = "hf: models cannot be fetched yet: download the files and name their path";
-            return Err(Failure::Usage(text.into()));
+            return Err(Failure::usage(text.into()));
         }
         Ok(self.model.as_ref())
     }
@@ -59,70 +43,14 @@ impl ModelArg {
     /// The opened checkpoint.
     pub fn open(&self) -> Result<Opened, Failure> {
         let checkpoint = self.checkpoint()?;
-        match (Opened::new(checkpoint, &Registry::standard()), &self.model) {
-            // Weights alone do not say what they are.
-            (Err(plimsoll::Error::Model(ModelError::UnknownArchitecture { stated, .. })), Some(path))
-                if stated == "nothing" && path.extension().is_some_and(|e| e == "safetensors") =>
-            {
-                Err(Failure::NoConfig(path.clone()))
-            }
-            (opened, _) => Ok(opened?),
-        }
+        let model = build(&checkpoint, self.model.as_deref())?;
+        Ok(Opened::of(checkpoint, model))
     }
 }
 
-fn kv(text: &str) -> Result<KvFormat, String> {
-    let named = KvFormat::ALL.into_iter().find(|format| format.name() == text);
-    named.ok_or_else(|| format!("expected one of {}", KvFormat::ALL.map(KvFormat::name).join(", ")))
-}
-
-/// The geometry.
+/// Which adapter, and how much of what it can do.
 #[derive(Debug, Args)]
-pub struct GeometryArgs {
-    /// Tokens a sequence may hold [default: the model's maximum, at most 8192]
-    #[arg(long, value_name = "TOKENS", value_parser = bytes::count)]
-    pub context: Option<u32>,
-    /// Sequences held at once [default: 1]
-    #[arg(long, value_name = "N", value_parser = bytes::count)]
-    pub slots: Option<u32>,
-    /// Most tokens in a step [default: 512]
-    #[arg(long, value_name = "TOKENS", value_parser = bytes::count)]
-    pub chunk: Option<u32>,
-    /// How keys and values are stored: f32, f16 or q8_0 [default: f16]
-    #[arg(long, value_name = "FORMAT", value_parser = kv)]
-    pub kv: Option<KvFormat>,
-}
-
-impl GeometryArgs {
-    /// The geometry for a model, with these wishes. `context` is what the verb needs when nobody says.
-    pub fn resolve(&self, opened: &Opened, context: Option<u32>) -> Geometry {
-        let default = opened.geometry();
-        let slots = self.slots.unwrap_or(default.slots);
-        Geometry {
-            context: self.context.or(context).unwrap_or(default.context),
-            slots,
-            prefill_chunk: self.chunk.unwrap_or(default.prefill_chunk),
-            kv: self.kv.unwrap_or(default.kv),
-            logit_rows: default.logit_rows.max(slots),
-            draft_depth: 0,
-            priced: Default::default(),
-        }
-    }
-}
-
-/// The machine, and how much of it may be used.
-#[derive(Debug, Args)]
-pub struct MachineArgs {
-    /// A ceiling on device memory for the steady state, e.g. 48GiB, 48GB or 1_000_000; the load's staging (the line
-    /// `load peak`) comes on top. PLIMSOLL_MEMORY_LIMIT is another ceiling
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
-    pub memory: Option<u64>,
-    /// The most bytes of one buffer
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
-    pub max_allocation: Option<u64>,
-    /// The most bytes of one storage binding
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
-    pub max_binding: Option<u64>,
+pub struct AdapterArgs {
     /// Which adapter: its place in `plimsoll devices`, or part of its name
     #[arg(long, value_name = "NAME|INDEX")]
     pub adapter: Option<String>,
@@ -132,6 +60,15 @@ pub struct MachineArgs {
     /// Use no subgroup operations
     #[arg(long)]
     pub no_subgroups: bool,
+}
+
+/// The machine, and how much of it may be used.
+#[derive(Debug, Args)]
+pub struct MachineArgs {
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
     /// Load although the budget says no; every report says so
     #[arg(long)]
     pub insist: bool,
@@ -140,39 +77,24 @@ pub struct MachineArgs {
 impl MachineArgs {
     /// How the adapter is opened.
     pub fn options(&self) -> DeviceOptions {
-        let named = self.adapter.as_deref().map(str::parse::<AdapterChoice>);
-        DeviceOptions {
-            adapter: named.and_then(Result::ok).unwrap_or_default(),
-            subgroups: !self.no_subgroups,
-            webgpu_limits: self.webgpu_limits,
-            max_allocation: self.max_allocation,
-            max_binding: self.max_binding,
-        }
+        device_options(&self.adapter, &self.limits)
     }
 
-    /// The operator's ceiling and the setting it comes from: the smaller of flag and environment.
+    /// The operator's ceiling and the setting it comes from.
     pub fn ceiling(&self) -> Result<Option<(u64, String)>, Failure> {
-        let flag = self.memory.map(|bytes| (bytes, "flag --memory".to_owned()));
-        let variable = match std::env::var(MEMORY_VARIABLE) {
-            Err(std::env::VarError::NotPresent) => None,
-            Err(error) => return Err(Failure::Usage(format!("{MEMORY_VARIABLE}: {error}"))),
-            Ok(text) => {
-                let parsed = bytes::parse(&text);
-                let amount = parsed.map_err(|why| {
-                    Failure::Usage(format!("invalid value {text:?} for {MEMORY_VARIABLE}: {why}"))
-                })?;
-                Some((amount, format!("environment {MEMORY_VARIABLE}")))
-            }
-        };
-        Ok(flag.into_iter().chain(variable).min_by_key(|(bytes, _)| *bytes))
+        Ok(self.limits.ceiling()?)
     }
+}
 
-    /// Takes these limits away from those of a profile.
-    pub fn cap(&self, limits: &mut Limits) {
-        let cap = |limit: &mut u64, most: Option<u64>| *limit = (*limit).min(most.unwrap_or(u64::MAX));
-        cap(&mut limits.max_buffer_size, self.max_allocation);
-        cap(&mut limits.max_storage_buffer_binding_size, self.max_binding);
-        cap(&mut limits.max_storage_buffer_binding_size, Some(limits.max_buffer_size));
+/// How an adapter is opened within limits.
+pub fn device_options(adapter: &AdapterArgs, limits: &LimitArgs) -> DeviceOptions {
+    let named = adapter.adapter.as_deref().map(str::parse::<AdapterChoice>);
+    DeviceOptions {
+        adapter: named.and_then(Result::ok).unwrap_or_default(),
+        subgroups: !adapter.no_subgroups,
+        webgpu_limits: adapter.webgpu_limits,
+        max_allocation: limits.max_allocation,
+        max_binding: limits.max_binding,
     }
 }
 
@@ -224,14 +146,14 @@ impl SamplingArgs {
         };
         match options.sampler.validate() {
             Err(Refused::Option { option, expected, got }) => {
-                return Err(Failure::Usage(format!("{}: expected {expected}, got {got}", flag(option))));
+                return Err(Failure::usage(format!("{}: expected {expected}, got {got}", flag(option))));
             }
-            Err(other) => return Err(Failure::Usage(other.to_string())),
+            Err(other) => return Err(Failure::usage(other.to_string())),
             Ok(()) => {}
         }
         if self.stop.iter().any(String::is_empty) {
             let text = "--stop: stop strings: expected texts of at least one character, got an empty one";
-            return Err(Failure::Usage(text.into()));
+            return Err(Failure::usage(text.into()));
         }
         Ok(options)
     }

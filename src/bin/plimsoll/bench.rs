@@ -1,11 +1,11 @@
 //! `plimsoll bench`: prefill and decode rates, as the engine runs them for a user.
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
-use crate::bytes::{self, grouped, human};
 use crate::failure::Failure;
 use crate::output::median;
 use crate::{lengths, load, output, show};
 use indicatif::ProgressBar;
+use plimsoll::estimator::cli::bytes::{self, grouped, human};
 use plimsoll::kernels::StepShape;
 use plimsoll::runtime::lone::{Ceilings, LoneKernel};
 use plimsoll::runtime::{Request, RuntimeError, What};
@@ -51,7 +51,7 @@ pub fn tokens(flag: &str, prompt: u32, new: u32) -> Result<u32, Failure> {
     prompt.checked_add(new).and_then(|sum| sum.checked_add(1)).ok_or_else(|| {
         let (prompt, new) = (grouped(prompt.into()), grouped(new.into()));
         let most = grouped(u32::MAX.into());
-        Failure::Usage(format!(
+        Failure::usage(format!(
             "{flag}: expected fewer than {most} tokens with those after them, got {prompt} + {new}"
         ))
     })
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let opened = args.model.open()?;
     let tokens = tokens("--prompt-tokens", args.prompt_tokens, args.new_tokens)?;
-    let geometry = args.geometry.resolve(&opened, Some(tokens));
+    let geometry = args.geometry.resolve(&opened.model, Some(tokens));
     load::check_length(&geometry, args.prompt_tokens as usize, tokens - args.prompt_tokens)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     // On a device of its own, which is gone before the model is loaded. Not before it is admitted: a refusal
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         document["prefill_fraction_of_flops"] = json!(fractions.0);
         document["decode_fraction_of_read"] = json!(fractions.1);
         document["reserved_bytes"] = json!(reservation.map(|r| r.reserved));
-        return output::document(&document);
+        return Ok(output::document(&document)?);
     }
     let plan = engine.plan();
     let g = &plan.geometry;
@@ -136,13 +136,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ))?;
     let reserved =
         reservation.map_or(String::new(), |r| format!(", {} reserved by the driver", grouped(r.reserved)));
-    output::print(format_args!(
+    Ok(output::print(format_args!(
         "footprint: {} bytes planned ({}), {} allocated{reserved}\nload: {:.2} s\n",
         grouped(plan.total()),
         human(plan.total()),
         grouped(totals.live_bytes),
         load_time.as_secs_f64()
-    ))
+    ))?)
 }
 
 /// What part of the adapter's own ceilings the median rates are: multiply-adds for prefill, reading for decode.

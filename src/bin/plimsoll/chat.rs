@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options = args.sampling.options()?.for_chat();
     let opened = args.model.open()?;
     let template = opened.template()?;
-    let geometry = args.geometry.resolve(&opened, None);
+    let geometry = args.geometry.resolve(&opened.model, None);
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let (mut session, _) = ready.session(&opened)?;
 

@@ -1,10 +1,10 @@
 //! `plimsoll devices`.
 
 use crate::args::Output;
-use crate::bytes::human;
 use crate::failure::Failure;
-use crate::{output, show};
 use plimsoll::DeviceOptions;
+use plimsoll::estimator::cli::bytes::human;
+use plimsoll::estimator::cli::{output, show};
 use plimsoll::runtime::{AdapterInfo, adapters};
 use serde_json::json;
 use std::fmt::Write;
@@ -27,12 +27,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 json!({"index": index, "adapter": info, "profile": info.profile(&DeviceOptions::default())})
             })
             .collect();
-        return output::document(&json!({"schema": 1, "adapters": list}));
+        return Ok(output::document(&json!({"schema": 1, "adapters": list}))?);
     }
     if found.is_empty() {
-        return output::print(format_args!(
+        return Ok(output::print(format_args!(
             "no adapter: install a Vulkan driver (mesa-vulkan-drivers has a software one)\n"
-        ));
+        ))?);
     }
     for (index, info) in found.iter().enumerate() {
         output::print(format_args!("{}\n", describe(index, info, args.output.verbose > 0)))?;

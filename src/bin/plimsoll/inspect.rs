@@ -1,9 +1,9 @@
 //! `plimsoll inspect`.
 
 use crate::args::{ModelArg, Output};
-use crate::bytes::{grouped, human};
 use crate::failure::Failure;
-use crate::{output, show};
+use plimsoll::estimator::cli::bytes::{grouped, human};
+use plimsoll::estimator::cli::{output, show};
 use plimsoll::models::zoo::stated;
 use plimsoll::{ChatTemplate, Checkpoint, Registry, Tokenizer};
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ fn document(checkpoint: &Checkpoint) -> Result<(), Failure> {
         .into_iter()
         .map(|(name, (tensors, bytes))| (name, json!({"tensors": tensors, "bytes": bytes})))
         .collect();
-    output::document(&json!({
+    Ok(output::document(&json!({
         "schema": 1,
         "name": checkpoint.name(),
         "source": checkpoint.source().to_string(),
@@ -75,7 +75,7 @@ fn document(checkpoint: &Checkpoint) -> Result<(), Failure> {
         "chat_template": template,
         "formats": formats,
         "tensors": tensors,
-    }))
+    }))?)
 }
 
 fn tables(checkpoint: &Checkpoint, verbose: bool) -> Result<(), Failure> {

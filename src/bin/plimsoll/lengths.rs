@@ -2,11 +2,12 @@
 //! the process and of the device should not grow with the prompt.
 
 use crate::bench::{self, Args, Times};
-use crate::bytes::grouped;
 use crate::failure::Failure;
+use crate::load;
 use crate::output::median;
-use crate::{load, output, show};
 use indicatif::ProgressBar;
+use plimsoll::estimator::cli::bytes::grouped;
+use plimsoll::estimator::cli::{output, show};
 use plimsoll::runtime::device::DeviceCounters;
 use plimsoll::{Engine, Runtime};
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
     let longest = lengths.last().copied().unwrap_or(1);
     let opened = args.model.open()?;
     let tokens = bench::tokens("--lengths", longest, args.new_tokens)?;
-    let geometry = args.geometry.resolve(&opened, Some(tokens));
+    let geometry = args.geometry.resolve(&opened.model, Some(tokens));
     load::check_length(&geometry, longest as usize, tokens - longest)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let (mut engine, load_time) = ready.engine(&opened)?;
@@ -53,7 +54,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
         document["resident_after_load"] = json!(loaded);
         document["device_before"] = device(&before.0, before.1);
         document["lengths"] = rows.iter().map(document_of).collect();
-        return output::document(&document);
+        return Ok(output::document(&document)?);
     }
     let header =
         ["prompt", "prefill tokens/s", "decode tokens/s", "process peak", "device bytes", "allocations"];
@@ -69,7 +70,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
         ]);
     }
     let g = &engine.plan().geometry;
-    output::print(format_args!(
+    Ok(output::print(format_args!(
         "{} ({}) on {}: context {}, chunk {}, KV {}; {} of each length, {} new tokens\n{table}\n\
          process peak: most resident bytes while the length ran, {} after the load; allocations: device buffers\n\
          created since the load\n",
@@ -82,7 +83,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
         output::count(args.repetitions as usize, "repetition"),
         args.new_tokens,
         loaded.map_or("unknown".to_owned(), grouped),
-    ))
+    ))?)
 }
 
 fn measure(engine: &mut Engine<Runtime>, args: &Args, prompt: u32) -> Result<Row, Failure> {

@@ -2,14 +2,13 @@
 
 use crate::args::{MachineArgs, Output};
 use crate::failure::Failure;
-use crate::{output, show};
+use crate::show;
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
+use plimsoll::estimator::cli::estimate::{Warned, note_warnings, warnings};
+use plimsoll::estimator::cli::{self, output};
 use plimsoll::runtime::RuntimeError;
 use plimsoll::runtime::request::{check_ids, check_room};
-use plimsoll::{
-    Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Model, Opened, Runtime, Session,
-};
-use serde::Serialize;
+use plimsoll::{Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Opened, Runtime, Session};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -44,10 +43,8 @@ pub fn admit(
                 if out.json {
                     output::document(&Warned { document: &report, warnings: &warnings })?;
                 }
-                return Err(Failure::Refused {
-                    reason: refusal.to_string(),
-                    details: show::refusal(&report),
-                });
+                let details = show::refusal(&report);
+                return Err(cli::Failure::Refused { reason: refusal.to_string(), details }.into());
             };
             output::note(format_args!("plimsoll: loading all the same: {refusal}"));
             Admitted::insist(plan, budget)
@@ -61,33 +58,6 @@ pub fn admit(
         output::note(format_args!("{}", admitted.plan()));
     }
     Ok(Ready { device, admitted })
-}
-
-/// A document with what was warned of.
-#[derive(Debug, Serialize)]
-pub struct Warned<'w, D> {
-    #[serde(flatten)]
-    pub document: &'w D,
-    pub warnings: &'w [String],
-}
-
-/// What is allowed, and may not be meant: more context than the model was made for works, and what it says may not.
-pub fn warnings(context_max: u32, geometry: &Geometry) -> Vec<String> {
-    let asked = geometry.context;
-    let beyond = context_max > 0 && asked > context_max;
-    beyond
-        .then(|| format!("context {asked} is beyond the {context_max} this model was made for"))
-        .into_iter()
-        .collect()
-}
-
-/// Says them.
-pub fn note_warnings(model: &Model, geometry: &Geometry) -> Vec<String> {
-    let warnings = warnings(model.context_max, geometry);
-    for warning in &warnings {
-        output::note(format_args!("plimsoll: {warning}"));
-    }
-    warnings
 }
 
 /// Whether `ids` and `new` tokens after them can run in a geometry: what the engine would say, before the device is

@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let new = args.generate.unwrap_or(0);
     let needed = u32::try_from(ids.len()).unwrap_or(u32::MAX).saturating_add(new).max(1);
-    let mut geometry = args.geometry.resolve(&opened, Some(needed));
+    let mut geometry = args.geometry.resolve(&opened.model, Some(needed));
     if args.positions == Positions::All {
         geometry.logit_rows = load::scoring_rows(&opened, &geometry);
     }
@@ -91,13 +91,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         document["token_ids"] = json!(rows.ids);
         document["positions"] = json!(rows.logits.len() / vocab.max(1));
         document["generated"] = json!(new);
-        output::document(&document)
+        Ok(output::document(&document)?)
     } else {
-        output::print(format_args!(
+        Ok(output::print(format_args!(
             "{}: {}, {new} generated\n",
             args.out.display(),
             output::count(rows.logits.len() / vocab.max(1), "position")
-        ))
+        ))?)
     }
 }
 

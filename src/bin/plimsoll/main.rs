@@ -3,7 +3,6 @@
 
 mod args;
 mod bench;
-mod bytes;
 mod chat;
 mod devices;
 mod estimate;
@@ -12,10 +11,12 @@ mod inspect;
 mod lengths;
 mod load;
 mod logits;
-mod output;
 mod perplexity;
 mod run;
 mod show;
+
+// What the command line of estimates has, too.
+use plimsoll::estimator::cli::{bytes, output};
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
@@ -59,7 +60,7 @@ impl Verb {
         match self {
             Verb::Devices(a) => a.output.json,
             Verb::Inspect(a) => a.output.json,
-            Verb::Estimate(a) => a.output.json,
+            Verb::Estimate(a) => a.estimate.output.json,
             Verb::Run(a) => a.output.json,
             Verb::Chat(a) => a.output.json,
             Verb::Bench(a) => a.output.json,

@@ -1,10 +1,10 @@
 //! `plimsoll perplexity`.
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
-use crate::bytes::{self, grouped};
 use crate::failure::Failure;
 use crate::{load, output, run, show};
 use indicatif::ProgressBar;
+use plimsoll::estimator::cli::bytes::{self, grouped};
 use plimsoll::models::ModelError;
 use plimsoll::runtime::evaluate::{Score, window_from, windows};
 use plimsoll::{Opened, Tokenizer};
@@ -147,11 +147,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Rule::Windows { window } = rule {
         if window_from(window as usize) >= window as usize {
             let text = format!("--window: expected at least 3 tokens, so that one is scored, got {window}");
-            return Err(Failure::Usage(text));
+            return Err(Failure::usage(text));
         }
         if let Some(context) = args.geometry.context.filter(|&context| window > context) {
             let text = format!("--window {window} is longer than --context {context}");
-            return Err(Failure::Usage(text));
+            return Err(Failure::usage(text));
         }
     }
     let opened: Opened = args.model.open()?;
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::file("score", &file, std::io::Error::other(reason)));
     }
     let context = u32::try_from(longest).unwrap_or(u32::MAX).max(1);
-    let mut geometry = args.geometry.resolve(&opened, Some(context));
+    let mut geometry = args.geometry.resolve(&opened.model, Some(context));
     // The last token of a part is only scored.
     load::check_length(&geometry, longest.saturating_sub(1), 0)?;
     geometry.logit_rows = load::scoring_rows(&opened, &geometry);
@@ -203,9 +203,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     document["rule"] = json!(rule);
     // Scripts get the document, asked for or not; people get a table.
     if args.output.json || !std::io::stdout().is_terminal() {
-        return output::document(&document);
+        return Ok(output::document(&document)?);
     }
-    output::print(format_args!("{}\n", table(&engine.plan().model.name, &rule, parts.len(), &score)))
+    Ok(output::print(format_args!("{}\n", table(&engine.plan().model.name, &rule, parts.len(), &score)))?)
 }
 
 /// The score for people.

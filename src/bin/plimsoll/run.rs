@@ -43,7 +43,7 @@ fn prompt(args: &Args) -> Result<String, Failure> {
         (Some(text), _) => Ok(text.clone()),
         (None, Some(path)) => read_text(path),
         (None, None) if io::stdin().is_terminal() => {
-            Err(Failure::Usage("no prompt: give --prompt TEXT, --file FILE, or standard input".into()))
+            Err(Failure::usage("no prompt: give --prompt TEXT, --file FILE, or standard input".into()))
         }
         (None, None) => {
             let mut text = String::new();
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options = args.sampling.options()?;
     let opened = args.model.open()?;
     let (prompt, ids, options) = question(args, &opened, options)?;
-    let geometry = args.geometry.resolve(&opened, None);
+    let geometry = args.geometry.resolve(&opened.model, None);
     load::check(&opened, &geometry, &ids, options.max_new.unwrap_or(1))?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let (mut session, load_time) = ready.session(&opened)?;

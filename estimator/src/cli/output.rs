@@ -1,12 +1,15 @@
 //! Writing: standard output may close at any time, and that is no fault.
 
-use crate::failure::Failure;
+use super::Failure;
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 
 /// Writes to standard output.
+///
+/// # Errors
+/// [`Failure::Closed`] when nobody reads it, [`Failure::Standard`] otherwise.
 pub fn print(text: fmt::Arguments<'_>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_fmt(text)?;
@@ -26,6 +29,9 @@ pub fn hint(text: fmt::Arguments<'_>) {
 }
 
 /// Whether `path` can be written: tried before minutes are spent on what would go into it.
+///
+/// # Errors
+/// [`Failure::File`].
 pub fn writable(path: &Path) -> Result<(), Failure> {
     let failed = |error| Failure::file("write", path, error);
     let open = |path: &Path, options: &mut std::fs::OpenOptions| options.open(path).map(drop).map_err(failed);
@@ -49,6 +55,9 @@ pub fn count(number: usize, noun: &str) -> String {
 }
 
 /// Writes one JSON document.
+///
+/// # Errors
+/// As [`print`].
 pub fn document(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other)?;
     print(format_args!("{text}\n"))

@@ -1,9 +1,12 @@
 //! Amounts as people write and read them.
 
-pub use plimsoll::estimator::grouped;
+pub use crate::error::grouped;
 
 /// Reads an amount of bytes: `1_000_000`, `48GB` (powers of 1,000), `48GiB` (powers of 1,024), `1.5GiB`. Units in any
 /// case; a fraction of a byte is cut off.
+///
+/// # Errors
+/// What was expected, in a sentence.
 pub fn parse(text: &str) -> Result<u64, String> {
     const EXPECTED: &str = "expected an amount such as 48GiB, 48GB or 1_000_000";
     let wrong = |why: &str| format!("{why}: {EXPECTED}");
@@ -49,6 +52,9 @@ pub fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a positive count, `8192` or `8_192`.
+///
+/// # Errors
+/// What was expected, in a sentence.
 pub fn count(text: &str) -> Result<u32, String> {
     let bare: String = text.trim().chars().filter(|&c| c != '_').collect();
     match bare.parse::<u32>() {

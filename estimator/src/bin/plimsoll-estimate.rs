@@ -1,0 +1,33 @@
+//! Prices a model without a GPU: the verb `estimate` of `plimsoll` by itself, without what runs models.
+
+use clap::Parser;
+use plimsoll_estimator::cli::{Failure, estimate};
+use plimsoll_models::Checkpoint;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Prices a language model to the byte, before anything is loaded.
+///
+/// Exit codes: 0 fits (or no budget), 2 usage, 3 refused, 4 cannot price, 5 bad input file.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll-estimate", version, max_term_width = 110)]
+struct Cli {
+    /// A .gguf or .safetensors file, a directory with config.json, or a bare config.json
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    #[command(flatten)]
+    args: estimate::Args,
+}
+
+fn run(path: &Path, args: &estimate::Args) -> Result<(), Failure> {
+    let checkpoint = Checkpoint::open(path)?;
+    estimate::run(args, &checkpoint, Some(path), None)
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli.model, &cli.args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(cli.args.output.json),
+    }
+}

@@ -1,0 +1,142 @@
+//! Flags that several verbs share.
+
+use super::{Failure, bytes};
+use crate::geometry::{Geometry, KvPair, KvStore, Priced};
+use clap::Args;
+use plimsoll_kernels::{KvFormat, Limits};
+use plimsoll_models::{Checkpoint, Model, ModelError, Registry};
+use std::path::Path;
+
+/// The environment variable that is a memory ceiling beside `--memory`.
+pub const MEMORY_VARIABLE: &str = "PLIMSOLL_MEMORY_LIMIT";
+
+/// What is printed.
+#[derive(Debug, Args)]
+pub struct Output {
+    /// Print one JSON document on standard output, and nothing else
+    #[arg(long)]
+    pub json: bool,
+    /// Say more: the admitted plan; twice: every buffer and dispatch of it
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// Builds the model of a checkpoint that was named by `path`.
+///
+/// # Errors
+/// As [`Registry::build`]; [`Failure::NoConfig`] for weights without the file that says what they are.
+pub fn build(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Model, Failure> {
+    match (Registry::standard().build(checkpoint), path) {
+        // Weights alone do not say what they are.
+        (Err(ModelError::UnknownArchitecture { stated, .. }), Some(path))
+            if stated == "nothing" && path.extension().is_some_and(|e| e == "safetensors") =>
+        {
+            Err(Failure::NoConfig(path.to_owned()))
+        }
+        (built, _) => Ok(built?),
+    }
+}
+
+/// Reads the name of a format of keys and values.
+///
+/// # Errors
+/// What there is, in a sentence.
+pub fn kv(text: &str) -> Result<KvStore, String> {
+    let named = KvStore::ALL.into_iter().find(|format| format.name() == text);
+    named.ok_or_else(|| format!("expected one of {}", KvStore::ALL.map(KvStore::name).join(", ")))
+}
+
+/// The geometry.
+#[derive(Debug, Default, Args)]
+pub struct GeometryArgs {
+    /// Tokens a sequence may hold [default: the model's maximum, at most 8192]
+    #[arg(long, value_name = "TOKENS", value_parser = bytes::count)]
+    pub context: Option<u32>,
+    /// Sequences held at once [default: 1]
+    #[arg(long, value_name = "N", value_parser = bytes::count)]
+    pub slots: Option<u32>,
+    /// Most tokens in a step [default: 512]
+    #[arg(long, value_name = "TOKENS", value_parser = bytes::count)]
+    pub chunk: Option<u32>,
+    /// How keys and values are stored: f32, f16 or q8_0, and for estimates also bf16 or q4_0 [default: f16]
+    #[arg(long, value_name = "FORMAT", value_parser = kv)]
+    pub kv: Option<KvStore>,
+}
+
+impl GeometryArgs {
+    /// The geometry for a model, with these wishes. `context` is what the verb needs when nobody says.
+    pub fn resolve(&self, model: &Model, context: Option<u32>) -> Geometry {
+        let default = Geometry::default_for(model.context_max);
+        let slots = self.slots.unwrap_or(default.slots);
+        let geometry = Geometry {
+            context: self.context.or(context).unwrap_or(default.context),
+            slots,
+            prefill_chunk: self.chunk.unwrap_or(default.prefill_chunk),
+            logit_rows: default.logit_rows.max(slots),
+            ..default
+        };
+        match self.kv {
+            Some(kv) => with_kv(geometry, KvPair { k: kv, v: kv }),
+            None => geometry,
+        }
+    }
+}
+
+/// The geometry with keys and values in these formats: the kernels' own where both are one that they have.
+pub fn with_kv(geometry: Geometry, pair: KvPair) -> Geometry {
+    match pair.k.run() {
+        Some(kv) if pair.k == pair.v => {
+            let priced = Priced { kv: None, ..geometry.priced };
+            Geometry { kv, priced, ..geometry }
+        }
+        _ => {
+            let priced = Priced { kv: Some(pair), ..geometry.priced };
+            Geometry { kv: KvFormat::F16, priced, ..geometry }
+        }
+    }
+}
+
+/// How much of a machine may be used.
+#[derive(Debug, Default, Args)]
+pub struct LimitArgs {
+    /// A ceiling on device memory for the steady state, e.g. 48GiB, 48GB or 1_000_000; the load's staging (the line
+    /// `load peak`) comes on top. PLIMSOLL_MEMORY_LIMIT is another ceiling
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    pub memory: Option<u64>,
+    /// The most bytes of one buffer
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    pub max_allocation: Option<u64>,
+    /// The most bytes of one storage binding
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    pub max_binding: Option<u64>,
+}
+
+impl LimitArgs {
+    /// The operator's ceiling and the setting it comes from: the smaller of flag and environment.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] when the environment's is no amount.
+    pub fn ceiling(&self) -> Result<Option<(u64, String)>, Failure> {
+        let flag = self.memory.map(|bytes| (bytes, "flag --memory".to_owned()));
+        let variable = match std::env::var(MEMORY_VARIABLE) {
+            Err(std::env::VarError::NotPresent) => None,
+            Err(error) => return Err(Failure::Usage(format!("{MEMORY_VARIABLE}: {error}"))),
+            Ok(text) => {
+                let parsed = bytes::parse(&text);
+                let amount = parsed.map_err(|why| {
+                    Failure::Usage(format!("invalid value {text:?} for {MEMORY_VARIABLE}: {why}"))
+                })?;
+                Some((amount, format!("environment {MEMORY_VARIABLE}")))
+            }
+        };
+        Ok(flag.into_iter().chain(variable).min_by_key(|(bytes, _)| *bytes))
+    }
+
+    /// Takes these limits away from those of a profile.
+    pub fn cap(&self, limits: &mut Limits) {
+        let cap = |limit: &mut u64, most: Option<u64>| *limit = (*limit).min(most.unwrap_or(u64::MAX));
+        cap(&mut limits.max_buffer_size, self.max_allocation);
+        cap(&mut limits.max_storage_buffer_binding_size, self.max_binding);
+        cap(&mut limits.max_storage_buffer_binding_size, Some(limits.max_buffer_size));
+    }
+}

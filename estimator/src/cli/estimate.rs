@@ -1,0 +1,171 @@
+//! The verb `estimate`: prices a model, judges the price, looks around it.
+
+use super::args::{GeometryArgs, LimitArgs, Output, build, kv, with_kv};
+use super::{Failure, bytes, output, show};
+use crate::budget::Reading;
+use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, MAX_SNAPSHOTS, Priced};
+use crate::others::{Other, Others, Replaced, Role};
+use crate::report::{Question, Report};
+use crate::verdict::Overhead;
+use plimsoll_kernels::Profile;
+use plimsoll_models::{Checkpoint, Model};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Flags.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Context, slots, chunk, KV.
+    #[command(flatten)]
+    pub geometry: GeometryArgs,
+    /// How keys are stored, where values are stored otherwise
+    #[arg(long, value_name = "FORMAT", value_parser = kv)]
+    pub kv_k: Option<KvStore>,
+    /// How values are stored, where keys are stored otherwise
+    #[arg(long, value_name = "FORMAT", value_parser = kv)]
+    pub kv_v: Option<KvStore>,
+    /// Tokens drafted ahead: every recurrent state is kept N + 1 times, so that a rejected draft can be taken back
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_DRAFT_DEPTH)))]
+    pub draft_depth: u32,
+    /// Prefix snapshots kept: recurrent states and what sliding windows hold
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SNAPSHOTS)))]
+    pub snapshots: u32,
+    /// A model that drafts tokens for this one, beside it on the device
+    #[arg(long, value_name = "MODEL")]
+    pub draft: Option<PathBuf>,
+    /// Another model on the same device, with the same context and slots; may be given several times
+    #[arg(long = "with", value_name = "MODEL")]
+    pub beside: Vec<PathBuf>,
+    /// A model that leaves the device before this one comes (its plan is credited), or the bytes that become free with it
+    #[arg(long, value_name = "MODEL|BYTES")]
+    pub replaces: Vec<String>,
+    /// Ceilings.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// What is printed.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+impl Args {
+    /// The geometry for a model.
+    pub fn geometry(&self, model: &Model) -> Geometry {
+        let asked = self.geometry.resolve(model, None);
+        let pair = asked.kv_pair();
+        let pair = KvPair { k: self.kv_k.unwrap_or(pair.k), v: self.kv_v.unwrap_or(pair.v) };
+        let priced = Priced { snapshots: self.snapshots, ..asked.priced.clone() };
+        with_kv(Geometry { draft_depth: self.draft_depth, priced, ..asked }, pair)
+    }
+}
+
+/// A live adapter that a model is held against.
+pub struct Machine {
+    /// Its limits.
+    pub profile: Profile,
+    /// What memory it has.
+    pub reading: Option<Reading>,
+}
+
+/// Prices everything else that is named: what stays on the device, and what leaves it.
+fn others(args: &Args, model: &Model, geometry: &Geometry, profile: &Profile) -> Result<Others, Failure> {
+    let mut others = Others::default();
+    others.here.extend(Other::draft_layers(model, geometry)?);
+    let drafts = args.draft.iter().map(|path| (path, Role::Draft));
+    for (path, role) in drafts.chain(args.beside.iter().map(|path| (path, Role::Beside))) {
+        let checkpoint = Checkpoint::open(path)?;
+        let model = build(&checkpoint, Some(path))?;
+        others.here.push(Other::model(&model, role, geometry, profile)?);
+    }
+    for text in &args.replaces {
+        let path = Path::new(text);
+        let replaced = match bytes::parse(text) {
+            Ok(bytes) if !path.exists() => Replaced { name: "what is replaced".into(), bytes },
+            Err(why) if !path.exists() => {
+                return Err(Failure::Usage(format!("--replaces {text:?}: no such file, and {why}")));
+            }
+            _ => {
+                let checkpoint = Checkpoint::open(path)?;
+                let model = build(&checkpoint, Some(path))?;
+                let other = Other::model(&model, Role::Beside, geometry, profile)?;
+                Replaced { name: other.name, bytes: other.total }
+            }
+        };
+        others.replaced.push(replaced);
+    }
+    Ok(others)
+}
+
+/// A document with what was warned of.
+#[derive(Debug, Serialize)]
+pub struct Warned<'w, D> {
+    /// The document.
+    #[serde(flatten)]
+    pub document: &'w D,
+    /// The warnings.
+    pub warnings: &'w [String],
+}
+
+/// What is allowed, and may not be meant: more context than the model was made for works, and what it says may not.
+pub fn warnings(context_max: u32, geometry: &Geometry) -> Vec<String> {
+    let asked = geometry.context;
+    let beyond = context_max > 0 && asked > context_max;
+    beyond
+        .then(|| format!("context {asked} is beyond the {context_max} this model was made for"))
+        .into_iter()
+        .collect()
+}
+
+/// Says them.
+pub fn note_warnings(model: &Model, geometry: &Geometry) -> Vec<String> {
+    let warnings = warnings(model.context_max, geometry);
+    for warning in &warnings {
+        output::note(format_args!("plimsoll: {warning}"));
+    }
+    warnings
+}
+
+/// Prices a checkpoint (that was named by `path`) and judges the price.
+///
+/// # Errors
+/// [`Failure`]: the refusal among them, after its report has been shown.
+pub fn run(
+    args: &Args,
+    checkpoint: &Checkpoint,
+    path: Option<&Path>,
+    machine: Option<Machine>,
+) -> Result<(), Failure> {
+    let ceiling = args.limits.ceiling()?;
+    let model = build(checkpoint, path)?;
+    let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
+    let on_adapter = machine.is_some();
+    let (profile, derived) = match machine {
+        Some(machine) => (machine.profile, machine.reading),
+        None => {
+            let mut profile = Profile::webgpu_default();
+            args.limits.cap(&mut profile.limits);
+            (profile, None)
+        }
+    };
+    let geometry = args.geometry(&model);
+    let warnings = note_warnings(&model, &geometry);
+    let others = others(args, &model, &geometry, &profile)?;
+    let budget = others.budget(requested, derived);
+    let (mut report, _) = Report::new(&Question {
+        checkpoint,
+        model: &model,
+        geometry: &geometry,
+        profile: &profile,
+        budget: budget.as_ref(),
+        overhead: Overhead::default(),
+    })?;
+    report.others = (!others.is_empty()).then_some(others);
+    if args.output.json {
+        output::document(&Warned { document: &report, warnings: &warnings })?;
+    } else {
+        output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
+    }
+    match &report.refusal {
+        Some(refusal) => Err(Failure::Refused { reason: refusal.reason.clone(), details: String::new() }),
+        None => Ok(()),
+    }
+}

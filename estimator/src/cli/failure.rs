@@ -1,0 +1,120 @@
+//! How a verb ends when it does not end well: a message, a document where `--json` asked for one, an exit code.
+
+use super::output;
+use crate::error::PlanError;
+use plimsoll_models::ModelError;
+use serde_json::json;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Why a verb failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line, or an environment variable.
+    #[error("{0}")]
+    Usage(String),
+    /// The checkpoint.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The architecture contradicts itself.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Refused, and a document that says so has been shown where one was asked for.
+    #[error("refused: {reason}")]
+    Refused {
+        /// The reason, in a sentence.
+        reason: String,
+        /// Tables under it; may be empty.
+        details: String,
+    },
+    /// Weights without the file that says what they are.
+    #[error("no config.json beside {}", .0.display())]
+    NoConfig(PathBuf),
+    /// A file of the user's.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// "read", "score" or "write".
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nobody reads what is written any more.
+    #[error("standard output was closed")]
+    Closed,
+    /// Standard input is no text.
+    #[error("standard input: {0}")]
+    Text(io::Error),
+    /// Standard output or input fails otherwise.
+    #[error("standard input or output: {0}")]
+    Standard(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::Closed,
+            io::ErrorKind::InvalidData => Failure::Text(error),
+            _ => Failure::Standard(error),
+        }
+    }
+}
+
+impl Failure {
+    /// A file of the user's that cannot be read or written.
+    pub fn file(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Failure::File { action, path: path.to_owned(), source }
+    }
+
+    /// The exit code: 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Usage(_) => 2,
+            Failure::Model(error) => model_code(error),
+            Failure::Plan(_) | Failure::NoConfig(_) => 4,
+            Failure::Refused { .. } => 3,
+            Failure::File { action: "read" | "score", .. } | Failure::Text(_) => 5,
+            // The place the user named, or the stream, cannot be written.
+            Failure::File { .. } | Failure::Standard(_) => 2,
+            Failure::Closed => 0,
+        }
+    }
+
+    /// Says it, and answers the exit code.
+    pub fn report(&self, json: bool) -> ExitCode {
+        if let Failure::Refused { reason, details } = self {
+            // A refusal has its own document.
+            output::note(format_args!("plimsoll: refused: {reason}"));
+            if !json && !details.is_empty() {
+                output::note(format_args!("{details}"));
+            }
+        } else if !matches!(self, Failure::Closed) {
+            say(&self.to_string(), self.code(), json);
+        }
+        ExitCode::from(self.code())
+    }
+}
+
+/// Says what went wrong, in a document too where one was asked for.
+pub fn say(message: &str, code: u8, json: bool) {
+    output::note(format_args!("plimsoll: {message}"));
+    if json {
+        let verdict = (code == 4).then_some("cannot_price");
+        let document =
+            json!({"schema": 1, "verdict": verdict, "error": {"exit_code": code, "message": message}});
+        // There is nobody left to tell if this fails too.
+        let _ = output::document(&document);
+    }
+}
+
+/// The exit code of a checkpoint's error: 4 where something is missing or unknown, so that nothing can be priced; 5 where
+/// a file is wrong.
+pub fn model_code(error: &ModelError) -> u8 {
+    match error {
+        ModelError::UnknownArchitecture { .. } | ModelError::Unsupported { .. } => 4,
+        ModelError::Field { got, .. } if got == "nothing" => 4,
+        _ => 5,
+    }
+}

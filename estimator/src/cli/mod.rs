@@ -1,0 +1,13 @@
+//! The command line of estimates: `plimsoll-estimate`, and the verb `estimate` of `plimsoll`. Feature `cli`.
+//!
+//! Results go to standard output, progress and messages to standard error; `--json` prints one document and nothing
+//! else. Exit codes: 0 done or fits, 2 usage, 3 refused, 4 cannot price, 5 bad input file.
+
+pub mod args;
+pub mod bytes;
+pub mod estimate;
+mod failure;
+pub mod output;
+pub mod show;
+
+pub use failure::{Failure, model_code, say};

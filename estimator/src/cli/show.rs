@@ -1,0 +1,276 @@
+//! Reports as tables for people.
+
+use super::bytes::{grouped, human};
+use crate::report::Report;
+use crate::verdict::Suggestion;
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use std::fmt::Write;
+
+/// A rule above, below and under the header.
+const STYLE: TableStyle = TableStyle::new()
+    .top_border(LineStyle::none().fill('─').junction('─'))
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .bottom_border(LineStyle::none().fill('─').junction('─'));
+
+/// An empty table in the house style; `numbers` are the columns that align to the right.
+pub fn table(header: &[&str], numbers: &[usize]) -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE).set_header(header.iter().copied());
+    for &column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// What a plan is held against, in a line.
+pub fn budget_line(budget: Option<(u64, &str)>) -> String {
+    match budget {
+        Some((bytes, source)) => format!("budget    {} bytes ({}), {source}", grouped(bytes), human(bytes)),
+        None => "budget    none known".into(),
+    }
+}
+
+/// The estimate. `on_adapter`: the limits are a device's.
+pub fn report(report: &Report, on_adapter: bool) -> String {
+    let mut text = String::new();
+    let (model, g) = (&report.model, &report.geometry);
+    let _ = writeln!(
+        text,
+        "model     {} ({}, {}), {} parameters, {} bytes in the checkpoint",
+        model.name,
+        model.architecture,
+        model.source,
+        grouped(model.parameters),
+        grouped(model.checkpoint_bytes)
+    );
+    let layers = &model.layers;
+    let _ = writeln!(
+        text,
+        "layers    {} full attention, {} sliding, {} recurrent, {} stateless",
+        layers.attention_full, layers.attention_sliding, layers.recurrent, layers.stateless
+    );
+    for note in &model.notes {
+        let _ = writeln!(text, "note      {note}");
+    }
+    let _ = writeln!(
+        text,
+        "geometry  context {}, slots {}, chunk {}, KV {}{}, on {}",
+        g.context,
+        g.slots,
+        g.prefill_chunk,
+        g.kv,
+        drafts(g.draft_depth),
+        report.profile
+    );
+    if let Some(why) = &report.estimate_only {
+        let _ = writeln!(text, "note      an estimate only: {why}");
+    }
+    if let Some(others) = &report.others {
+        for other in &others.here {
+            let _ = writeln!(
+                text,
+                "beside    {}: {} bytes ({})",
+                other.name,
+                grouped(other.total),
+                human(other.total)
+            );
+        }
+        for gone in &others.replaced {
+            let _ = writeln!(
+                text,
+                "replaces  {}: {} bytes ({}) become free",
+                gone.name,
+                grouped(gone.bytes),
+                human(gone.bytes)
+            );
+        }
+    }
+    let _ = writeln!(text, "{}", budget_line(report.budget.as_ref().map(|b| (b.bytes, b.source.as_str()))));
+
+    // Limits may allow no plan: then there is nothing to add up.
+    if report.bytes.total > 0 {
+        let _ = writeln!(text, "{}", segments(report));
+        if layers.attention_full + layers.attention_sliding == 0 {
+            let _ = writeln!(text, "no attention layer: every context costs the same");
+        } else {
+            let bytes = report.kv_bytes_per_token;
+            let _ = writeln!(text, "one more token of context: {} bytes a slot", grouped(bytes));
+        }
+        // What a slot costs however long its sequence is.
+        if report.recurrent_bytes_per_slot > 0 {
+            let bytes = report.recurrent_bytes_per_slot;
+            let _ = writeln!(text, "recurrent state: {} bytes a slot, at any context", grouped(bytes));
+        }
+        let (allocation, binding) = (&report.largest_allocation, &report.largest_binding);
+        let _ = writeln!(text, "largest buffer: {}, {}", allocation.name, human(allocation.bytes));
+        let _ = writeln!(text, "largest binding: {}, {}", binding.name, human(binding.bytes));
+    }
+    if report.ladder.iter().any(|rung| rung.total.is_some()) {
+        ladder(report, &mut text);
+    }
+    if report.budget.is_some() || on_adapter {
+        largest(report, &mut text);
+    }
+    if !report.levers.is_empty() {
+        let mut levers = table(&["change", "saves", ""], &[1, 2]);
+        for lever in &report.levers {
+            levers.add_row([flag(&lever.change), grouped(lever.saves), human(lever.saves)]);
+        }
+        let _ = writeln!(text, "{levers}");
+    }
+    verdict(report, &mut text);
+    text
+}
+
+/// The draft depth, where there is one.
+fn drafts(depth: u32) -> String {
+    if depth == 0 { String::new() } else { format!(", draft depth {depth}") }
+}
+
+/// Under the reason of a refusal: the need, term by term, and what would fit.
+pub fn refusal(report: &Report) -> String {
+    let mut text = String::new();
+    if report.bytes.total > 0 {
+        let _ = writeln!(text, "{}", segments(report));
+    }
+    nearest(report, &mut text);
+    text
+}
+
+/// Bytes per segment.
+fn segments(report: &Report) -> Table {
+    let b = &report.bytes;
+    let mut bytes = table(&["segment", "bytes", ""], &[1, 2]);
+    let segments = [
+        ("weights", b.weights),
+        ("kv", b.kv),
+        ("recurrent", b.recurrent),
+        ("activations", b.activations),
+        ("io", b.io),
+        ("retained", b.retained),
+        ("total", b.total),
+        ("load peak", b.load_peak),
+        ("load, host", b.load_host),
+    ];
+    for (name, amount) in segments {
+        // Segments that a model does not have are noise; the sums are always shown.
+        if amount > 0 || name == "total" {
+            bytes.add_row([name.to_owned(), grouped(amount), human(amount)]);
+        }
+    }
+    bytes
+}
+
+/// `prefill_chunk 512 -> 128` as the flag that does it.
+fn flag(change: &str) -> String {
+    let flag = match change.split_whitespace().next() {
+        Some("slots") => "--slots",
+        Some("context") => "--context",
+        Some("prefill_chunk") => "--chunk",
+        Some("kv") => "--kv",
+        Some("draft_depth") => "--draft-depth",
+        Some("snapshots") => "--snapshots",
+        _ => return change.to_owned(),
+    };
+    let value = change.split_whitespace().next_back().unwrap_or_default();
+    format!("{flag} {value}")
+}
+
+fn ladder(report: &Report, text: &mut String) {
+    // Without a budget there is no verdict to tell.
+    let judged = report.budget.is_some();
+    let header: &[&str] =
+        if judged { &["context", "bytes", "", "verdict"] } else { &["context", "bytes", ""] };
+    let mut ladder = table(header, &[0, 1, 2]);
+    for rung in &report.ladder {
+        let none = || ("no plan".to_owned(), String::new());
+        let (exact, rough) = rung.total.map_or_else(none, |t| (grouped(t), human(t)));
+        let mut row = vec![grouped(rung.context.into()), exact, rough];
+        if judged {
+            row.push(rung.verdict.clone());
+        }
+        ladder.add_row(row);
+    }
+    let _ = writeln!(text, "{ladder}");
+}
+
+fn largest(report: &Report, text: &mut String) {
+    let number = |n: Option<u32>| n.map_or("none".to_owned(), |n| grouped(n.into()));
+    let fits = &report.largest;
+    let _ = writeln!(
+        text,
+        "largest that fits, each with the rest as asked: context {}, slots {}, chunk {}",
+        number(fits.context),
+        number(fits.slots),
+        number(fits.prefill_chunk)
+    );
+}
+
+fn verdict(report: &Report, text: &mut String) {
+    let Some(refusal) = &report.refusal else {
+        let said = match report.verdict.as_str() {
+            "no_budget" => "no budget: give --memory 8GiB, or --adapter 0 to hold it against that device",
+            other => other,
+        };
+        let _ = write!(text, "verdict   {said}");
+        return;
+    };
+    let _ = writeln!(text, "verdict   {} ({}): {}", report.verdict, refusal.broke, refusal.reason);
+    nearest(report, text);
+}
+
+/// What would fit, and the first of it as flags to copy.
+fn nearest(report: &Report, text: &mut String) {
+    let suggestions = report.refusal.as_ref().map(|r| r.nearest.as_slice()).unwrap_or_default();
+    let Some(first) = suggestions.first() else {
+        let _ = write!(text, "no geometry of this model fits");
+        return;
+    };
+    let mut header = vec!["that fits: context", "slots", "chunk", "KV", "bytes", ""];
+    let drafts = report.geometry.draft_depth > 0;
+    if drafts {
+        header.push("drafts");
+    }
+    let mut nearest = table(&header, &[0, 1, 2, 4, 5, 6]);
+    for s in suggestions {
+        let mut row = vec![
+            grouped(s.context.into()),
+            s.slots.to_string(),
+            s.prefill_chunk.to_string(),
+            s.geometry().kv_pair().to_string(),
+            grouped(s.total),
+            human(s.total),
+        ];
+        if drafts {
+            row.push(s.draft_depth.to_string());
+        }
+        nearest.add_row(row);
+    }
+    let _ = write!(text, "{nearest}\nnearest:{}", flags(first, report));
+}
+
+/// What of a suggestion is not as asked, as flags.
+fn flags(suggestion: &Suggestion, report: &Report) -> String {
+    let asked = &report.geometry;
+    let mut text = String::new();
+    let changes = [
+        ("context", suggestion.context, asked.context),
+        ("slots", suggestion.slots, asked.slots),
+        ("chunk", suggestion.prefill_chunk, asked.prefill_chunk),
+    ];
+    for (name, new, old) in changes {
+        if new != old {
+            let _ = write!(text, " --{name} {new}");
+        }
+    }
+    if suggestion.draft_depth != asked.draft_depth {
+        let _ = write!(text, " --draft-depth {}", suggestion.draft_depth);
+    }
+    let kv = suggestion.geometry().kv_pair().to_string();
+    if kv != asked.kv {
+        let _ = write!(text, " --kv {kv}");
+    }
+    text
+}
