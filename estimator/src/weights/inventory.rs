@@ -2,12 +2,12 @@
 
 use super::gguf::Stored;
 use super::layout::{Laid, Layout, has_kv_scales};
-use super::role::{Role, named, part_beside};
+use super::role::{Named, Role, named, part_beside};
 use super::{Entry, Parts};
 use plimsoll_kernels::Format;
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::{Checkpoint, Source};
-use plimsoll_models::model::{Part, Vector};
+use plimsoll_models::model::{Matrix, Part, Vector};
 use std::collections::{HashMap, HashSet};
 
 /// The tensors of a checkpoint: its own where it has any; of a bare configuration those that the model would read, and
@@ -26,7 +26,9 @@ pub fn bytes_by_part(checkpoint: &Checkpoint, model: &Model) -> Parts {
 
 fn stored(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
     let matrices = model.matrices.iter().flat_map(|m| m.source.tensors());
-    let read: HashSet<&str> = matrices.chain(model.vectors.iter().flat_map(|v| v.tensors())).collect();
+    let vectors: HashMap<&str, Role> =
+        model.vectors.iter().flat_map(|v| v.tensors().map(|name| (name, role_of(v)))).collect();
+    let read: HashSet<&str> = matrices.chain(vectors.keys().copied()).collect();
     let entry = |tensor: &plimsoll_models::checkpoint::TensorInfo| {
         let name = tensor.name.as_str();
         let cols = tensor.shape.last().copied().unwrap_or(1);
@@ -34,7 +36,7 @@ fn stored(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
         Entry {
             name: name.to_owned(),
             part: if read.contains(name) { Part::Text } else { part_beside(name) },
-            role: named(name).role,
+            role: vectors.get(name).copied().unwrap_or_else(|| named(name).role),
             rows: tensor.shape.iter().take(leading).product(),
             cols,
             count: 1,
@@ -114,7 +116,7 @@ fn unknown(laid: &Laid<'_>) -> Entry {
 
 /// The vectors of a bare configuration, in the type they are published in where that is known.
 fn of_vector(model: &Model, vector: &Vector) -> Entry {
-    let role = named(&vector.tensor).role;
+    let role = role_of(vector);
     let (format, exact) = published(&model.architecture, role, &vector.tensor, vector.format);
     let len = u64::from(vector.len);
     Entry {
@@ -127,6 +129,14 @@ fn of_vector(model: &Model, vector: &Vector) -> Entry {
         format: format.to_string(),
         bytes: format.row_bytes(len).unwrap_or(0),
         exact,
+    }
+}
+
+/// What a vector is for. Factors that the model multiplies by are weights, whatever they are called.
+pub(super) fn role_of(vector: &Vector) -> Role {
+    match named(&vector.tensor).role {
+        Role::Scale => Role::Other,
+        role => role,
     }
 }
 
@@ -145,8 +155,10 @@ fn published(architecture: &str, role: Role, name: &str, assumed: Format) -> (Fo
 
 /// Matrices of one tensor: parts of it are matrices of their own where a step reads them apart.
 pub(super) struct Group<'a> {
-    /// The tensor.
+    /// The tensor, or the first of a stack's.
     pub name: &'a str,
+    /// What its name says; of gates and ups that are stored apart and read as one, both.
+    pub named: Named,
     /// Which of the model's matrices.
     pub matrices: Vec<usize>,
     pub rows: u64,
@@ -160,13 +172,22 @@ impl Group<'_> {
         Laid {
             name: self.name,
             part: Part::Text,
-            named: named(self.name),
+            named: self.named,
             rows: self.rows,
             cols: self.cols.into(),
             experts: self.experts.into(),
             stored,
             count: 1,
         }
+    }
+}
+
+fn named_of(matrix: &Matrix) -> Named {
+    let first = named(matrix.source.name());
+    let second = matrix.source.pieces.get(1).and_then(|piece| piece.planes.first());
+    match second.map(|name| named(name).role) {
+        Some(Role::Up) if first.role == Role::Gate => Named { role: Role::GateUp, ..first },
+        _ => first,
     }
 }
 
@@ -185,6 +206,7 @@ pub(super) fn groups(model: &Model) -> Vec<Group<'_>> {
                 places.insert(name, groups.len());
                 groups.push(Group {
                     name,
+                    named: named_of(matrix),
                     matrices: vec![i],
                     rows: matrix.rows.into(),
                     cols: matrix.cols,

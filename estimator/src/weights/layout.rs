@@ -12,8 +12,12 @@ use serde_json::Value;
 /// What a packer stores beside the codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// A format is the same number of bytes wherever its planes lie: plain floats, GGUF, MLX, gpt-oss's MXFP4.
+    /// One tensor each: plain floats, GGUF.
     Plain,
+    /// Codes, scales and offsets in tensors of their own, as MLX names them.
+    Mlx,
+    /// Blocks and their scales, as gpt-oss names them.
+    Blocked,
     /// NVIDIA modelopt and compressed-tensors: each linear layer has factors of its own, f32.
     Factors {
         /// Names of the factor of NVFP4's weights and of the factor of inputs.
@@ -71,7 +75,8 @@ impl Layout {
                 inputs: !algo.is_some_and(|algo| algo.starts_with("W4A16")),
                 by_row: algo == Some("FP8_PER_CHANNEL_PER_TOKEN"),
             },
-            _ => Layout::Plain,
+            (Some("mxfp4"), _) => Layout::Blocked,
+            _ => Layout::Mlx,
         }
     }
 }
@@ -118,6 +123,35 @@ impl Laid<'_> {
         Entry { name, part, role, rows, cols, count, format: format.to_owned(), bytes, exact: true }
     }
 
+    /// The tensors of codes, scales and offsets, or the one of whole rows.
+    fn planes(&self, stored: Stored, layout: Layout, row: u64) -> Vec<Entry> {
+        let Laid { name, rows, cols, .. } = *self;
+        let module = name.strip_suffix(".weight").unwrap_or(name);
+        let names = match layout {
+            Layout::Mlx => [name.to_owned(), format!("{module}.scales"), format!("{module}.biases")],
+            Layout::Blocked => [format!("{module}_blocks"), format!("{module}_scales"), String::new()],
+            _ => Default::default(),
+        };
+        let role = self.named.role;
+        let planes = match stored {
+            Stored::Format(format) if !names[0].is_empty() => format.planes(cols).map(|p| (format, p)),
+            _ => None,
+        };
+        let Some((format, planes)) = planes else {
+            let bytes = rows.saturating_mul(row);
+            return vec![self.entry(name.to_owned(), role, rows, cols, &stored.name(), bytes)];
+        };
+        let groups = cols / format.block_len() as u64;
+        let of = |(at, (bytes, name)): (usize, (u64, String))| {
+            let bytes = rows.saturating_mul(bytes);
+            match at {
+                0 => self.entry(name, role, rows, cols, &stored.name(), bytes),
+                _ => self.entry(name, Role::Scale, rows, groups, "scales", bytes),
+            }
+        };
+        planes.into_iter().zip(names).enumerate().map(of).collect()
+    }
+
     /// The tensors it is stored in. `None` when a row is no whole number of blocks.
     pub(super) fn entries(&self, layout: Layout) -> Option<Vec<Entry>> {
         let Laid { name, rows, cols, .. } = *self;
@@ -157,7 +191,7 @@ impl Laid<'_> {
                 vec![codes(values, "f8_e4m3"), Entry { exact: false, ..scales }]
             }
             Stored::Format(Format::Fp8) => vec![codes(values, "f8_e4m3"), factors("weight_scale")],
-            stored => return Some(vec![codes(rows.saturating_mul(row), &stored.name())]),
+            stored => return Some(self.planes(stored, layout, row)),
         };
         if inputs {
             let fp8 = self.stored == Stored::Format(Format::Fp8);

@@ -1,9 +1,9 @@
 //! The same model in other weights.
 
 use super::gguf::{Mix, Stored, Types, Whole};
-use super::inventory::{Group, groups, inventory};
+use super::inventory::{Group, groups, inventory, role_of};
 use super::layout::{Laid, Layout};
-use super::role::{Role, named};
+use super::role::Role;
 use super::{Entry, Parts, Scheme, WeightsError};
 use plimsoll_kernels::Format;
 use plimsoll_kernels::format::ScaleType;
@@ -98,7 +98,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn each(&self, choose: impl Fn(&Group<'_>, Role) -> Format) -> Vec<Choice> {
-        self.groups.iter().map(|group| choose(group, named(group.name).role).into()).collect()
+        self.groups.iter().map(|group| choose(group, group.named.role).into()).collect()
     }
 
     fn plain(&self, format: Format) -> Files {
@@ -124,7 +124,7 @@ impl Work<'_> {
         let suits = |group: &Group<'_>| group.cols.is_multiple_of(32) && (!mixture || group.experts > 1);
         let matrices =
             self.each(|group, role| if role.is_linear() && suits(group) { Format::Mxfp4 } else { self.base });
-        Files { matrices, vectors: None, layout: Layout::Plain, added: Vec::new(), beside: true }
+        Files { matrices, vectors: None, layout: Layout::Blocked, added: Vec::new(), beside: true }
     }
 
     /// MLX's codes with scales in the model's type.
@@ -153,14 +153,15 @@ impl Work<'_> {
             }
         };
         let matrices = self.each(|group, role| chosen(group.cols, role));
-        if self.groups.iter().any(|g| named(g.name).role == Role::Router) && !bare && !begins(&["llama4"]) {
+        let layout = Layout::Mlx;
+        if self.groups.iter().any(|g| g.named.role == Role::Router) && !bare && !begins(&["llama4"]) {
             notes.push("mlx: routers are packed in 8 bits by 64, as their models ask".to_owned());
         }
-        Files { matrices, vectors: None, layout: Layout::Plain, added: Vec::new(), beside: false }
+        Files { matrices, vectors: None, layout, added: Vec::new(), beside: false }
     }
 
     fn gguf(&self, mix: Mix, notes: &mut Vec<String>) -> Files {
-        let roles: Vec<_> = self.groups.iter().map(|group| named(group.name)).collect();
+        let roles: Vec<_> = self.groups.iter().map(|group| group.named).collect();
         let fused = roles.iter().any(|n| n.role == Role::AttnQkv);
         let old_qkv = mix.old_qkv.unwrap_or_else(|| self.model.architecture.starts_with("phi"));
         if fused {
@@ -317,7 +318,7 @@ impl Work<'_> {
             }
         }
         for vector in &mut model.vectors {
-            let role = named(&vector.tensor).role;
+            let role = role_of(vector);
             // What is wider than the model's type stays so, but where GGUF widened everything.
             vector.format = match files.vectors {
                 Some(format) => format,
@@ -374,7 +375,8 @@ impl Work<'_> {
         model.extras.recast = Some(Recasting {
             scheme: name.to_owned(),
             stored: stored.by_part(),
-            published: published.by_part(),
+            // Of a model that is recast already, the checkpoint's bytes are known from before.
+            published: self.model.extras.recast.as_ref().map_or(published.by_part(), |r| r.published),
         });
         Ok(Recast { model, notes, entries, stored })
     }
