@@ -1,7 +1,7 @@
 //! The mixes of GGUF's quantiser: which tensor gets which type.
 //!
 //! The rules are those of llama.cpp's `llama-quant.cpp` (commit 007dbbf3), checked against 92 published file sizes of
-//! twelve repositories (`estimator/tests/weights_gguf.rs` has those that a configuration can express). Files made before the
+//! twelve repositories (`estimator/tests/weights_gguf.rs`). Files made before the
 //! quantiser told categories apart gave a fused `attn_qkv` a type of its own: [`Mix::old_qkv`].
 
 use super::role::Role;

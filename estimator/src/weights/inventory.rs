@@ -49,7 +49,12 @@ fn stored(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
 }
 
 fn implied(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
-    let layout = Layout::of(checkpoint);
+    let layout = match Layout::of(checkpoint) {
+        Layout::Blocks { size, .. } => {
+            Layout::Blocks { size, by_format: model.matrices.iter().any(|m| !m.format.is_float()) }
+        }
+        other => other,
+    };
     let mut entries = Vec::new();
     for group in groups(model) {
         let laid = group.laid(Stored::Format(group.format));
@@ -74,6 +79,7 @@ fn implied(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
     for beside in &model.extras.tensors {
         let mut named = named(&beside.name);
         named.expert = false;
+        let (format, exact) = published(&model.architecture, named.role, &beside.name, beside.format);
         let laid = Laid {
             name: &beside.name,
             part: beside.part,
@@ -81,14 +87,15 @@ fn implied(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
             rows: beside.rows,
             cols: beside.cols,
             experts: 1,
-            stored: Stored::Format(beside.format),
+            stored: Stored::Format(format),
             count: beside.count,
         };
         // What stays wide beside packed weights says so by its format.
         let plain = beside.part == Part::Vision
-            || (beside.format.is_float() && !matches!(layout, Layout::Blocks { .. }));
+            || (beside.format.is_float() && !matches!(layout, Layout::Blocks { by_format: false, .. }));
         let layout = if plain { Layout::Plain } else { layout };
-        entries.extend(laid.entries(layout).unwrap_or_else(|| vec![unknown(&laid)]));
+        let tensors = laid.entries(layout).unwrap_or_else(|| vec![unknown(&laid)]);
+        entries.extend(tensors.into_iter().map(|entry| Entry { exact: entry.exact && exact, ..entry }));
     }
     entries
 }

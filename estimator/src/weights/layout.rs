@@ -31,6 +31,8 @@ pub(super) enum Layout {
     Blocks {
         /// Rows and values of a block.
         size: [u32; 2],
+        /// The model's formats say which matrices are in blocks; else all linear layers are.
+        by_format: bool,
     },
 }
 
@@ -56,8 +58,13 @@ impl Layout {
         };
         match (text("quant_method"), text("quant_algo")) {
             (Some("fp8"), _) => match block_size(block) {
-                Some(size) => Layout::Blocks { size },
-                None => Layout::MODELOPT,
+                Some(size) => Layout::Blocks { size, by_format: false },
+                // Scales of inputs are stored where they are not made as they come.
+                None => Layout::Factors {
+                    names: ["weight_scale_2", "input_scale"],
+                    inputs: text("activation_scheme") == Some("static"),
+                    by_row: false,
+                },
             },
             (Some("compressed-tensors"), _) => {
                 let strategy = stated("weights").and_then(|w| w.get("strategy")).and_then(Value::as_str);
@@ -165,9 +172,11 @@ impl Laid<'_> {
         let codes = |bytes: u64, format: &str| self.entry(name.to_owned(), role, rows, cols, format, bytes);
         let values = rows.saturating_mul(cols);
         let linears = self.linears();
-        if let Layout::Blocks { size: [high, wide] } = layout
-            && role.is_linear()
-            && role != Role::DraftIn
+        if let Layout::Blocks { size: [high, wide], by_format } = layout
+            && match self.stored {
+                Stored::Format(format) if by_format => !format.is_float(),
+                _ => role.is_linear() && role != Role::DraftIn,
+            }
         {
             let high = (rows / linears).div_ceil(high.into()).saturating_mul(linears);
             let wide = cols.div_ceil(wide.into());

@@ -222,7 +222,8 @@ fn of_module(module: &str, last: &str) -> Role {
     match last {
         "embed_tokens" | "embeddings" | "embedding" | "token_embd" | "wte" => Role::Embedding,
         "embed_tokens_per_layer" | "per_layer_token_embd" => Role::LayerEmbedding,
-        "lm_head" | "output" => Role::Head,
+        "lm_head" | "output" | "shared_head_head" => Role::Head,
+        "head" if within("shared_head") => Role::Head,
         "q_proj" | "attn_q" => Role::AttnQ,
         "k_proj" | "attn_k" => Role::AttnK,
         "v_proj" | "attn_v" => Role::AttnV,
