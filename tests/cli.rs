@@ -27,7 +27,9 @@ fn usage_is_2_and_names_the_setting() {
         (vec!["estimate", "hf:owner/name"], "hf:"),
         (vec!["logits", &model, "--out", "x"], "--ids"),
         (vec!["fly"], "fly"),
-        (vec!["probe", &model], "probe"),
+        (vec!["probe", &model, "--context", "64"], "--context"),
+        (vec!["probe", &model, "--from", "23"], "--from"),
+        (vec!["probe", &model, "--from", "65", "--max", "64"], "--from"),
         (vec!["serve", &model], "serve"),
     ];
     for (args, named) in cases {

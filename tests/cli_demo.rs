@@ -68,6 +68,7 @@ fn every_verb_takes_the_bundled_model() {
         vec!["chat"],
         vec!["bench"],
         vec!["bench", "--lengths", "5,6"],
+        vec!["probe"],
         vec!["logits", "--prompt", "Ahoy", "--out", "x"],
         vec!["perplexity", "--documents", "demo-model/heldout.txt"],
         vec!["perplexity", "--file", "demo-model/heldout.txt"],

@@ -50,6 +50,7 @@ pub(crate) fn stacks(model: &Model, label: &str, op: &Op) -> Result<Vec<Vec<Matr
         Op::Embed { table, .. } => return Ok(vec![vec![*table]]),
         Op::Linear { parts, bias, .. } => (parts, !bias.is_empty()),
         Op::Experts { experts, .. } => return Ok(vec![vec![*experts]]),
+        Op::Priced { matrices, .. } => return Ok(matrices.iter().map(|id| vec![*id]).collect()),
         _ => return Ok(Vec::new()),
     };
     let mut stacks: Vec<Vec<MatrixId>> = Vec::new();

@@ -77,7 +77,8 @@ fn tempfile(text: &str) -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("estimate-{}-{next}", std::process::id()));
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("estimate-{}-{next}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("config.json");
     std::fs::write(&path, text).unwrap();
@@ -149,7 +150,17 @@ fn drafting_multiplies_states_alone() {
 #[test]
 fn the_binary_knows_no_gpu() {
     let tree = Command::new(env!("CARGO"))
-        .args(["tree", "--offline", "--locked", "-p", "plimsoll-estimator", "-e", "normal", "--prefix", "none"])
+        .args([
+            "tree",
+            "--offline",
+            "--locked",
+            "-p",
+            "plimsoll-estimator",
+            "-e",
+            "normal",
+            "--prefix",
+            "none",
+        ])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo");

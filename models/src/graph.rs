@@ -446,6 +446,8 @@ pub enum Op {
     Priced {
         /// What it would read.
         reads: Vec<TensorId>,
+        /// Matrices it would read.
+        matrices: Vec<MatrixId>,
         /// What it would write.
         out: TensorId,
         /// Bytes of scratch it would need for each row of `out`.

@@ -12,7 +12,9 @@ pub(crate) struct Books {
 
 #[derive(Debug, Default)]
 struct Ledger {
-    live: BTreeMap<u64, Entry>,
+    /// With the load that each belongs to.
+    live: BTreeMap<u64, (u64, Entry)>,
+    loads: u64,
     created: u64,
     live_bytes: u64,
     peak_bytes: u64,
@@ -57,22 +59,35 @@ impl Books {
     }
 
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        self.ledger().live.values().cloned().collect()
+        self.ledger().live.values().map(|(_, entry)| entry.clone()).collect()
     }
 
-    fn enter(&self, entry: Entry) -> u64 {
+    /// What belongs to one load, in order of creation.
+    pub(crate) fn entries_of(&self, load: u64) -> Vec<Entry> {
+        let ledger = self.ledger();
+        ledger.live.values().filter(|(of, _)| *of == load).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// A number that no load of this device has had.
+    pub(crate) fn next_load(&self) -> u64 {
+        let mut ledger = self.ledger();
+        ledger.loads += 1;
+        ledger.loads
+    }
+
+    fn enter(&self, load: u64, entry: Entry) -> u64 {
         let mut ledger = self.ledger();
         let id = ledger.created;
         ledger.created += 1;
         ledger.live_bytes += entry.bytes;
         ledger.peak_bytes = ledger.peak_bytes.max(ledger.live_bytes);
-        ledger.live.insert(id, entry);
+        ledger.live.insert(id, (load, entry));
         id
     }
 
     fn strike(&self, id: u64) {
         let mut ledger = self.ledger();
-        if let Some(entry) = ledger.live.remove(&id) {
+        if let Some((_, entry)) = ledger.live.remove(&id) {
             ledger.live_bytes -= entry.bytes;
         }
     }
@@ -88,8 +103,8 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    pub(crate) fn new(raw: wgpu::Buffer, name: &str, books: Arc<Books>) -> Self {
-        let id = books.enter(Entry { name: name.to_owned(), bytes: raw.size() });
+    pub(crate) fn new(raw: wgpu::Buffer, name: &str, books: Arc<Books>, load: u64) -> Self {
+        let id = books.enter(load, Entry { name: name.to_owned(), bytes: raw.size() });
         Self { raw, books, id, name: name.to_owned() }
     }
 

@@ -8,7 +8,7 @@ use crate::faults::Faults;
 use crate::memory::MemoryReading;
 use plimsoll_kernels::{Limits, Profile};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The block from which the driver's allocator serves small buffers. Larger ones get memory of their own, so that
 /// what is reserved is the sum of the buffers and at most one block per memory type.
@@ -22,6 +22,8 @@ pub const RESERVATION_SLACK: u64 = 3 * SMALL_BLOCK;
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<Inner>,
+    /// The load that its buffers belong to; 0 outside of loads.
+    load: u64,
 }
 
 #[derive(Debug)]
@@ -35,6 +37,7 @@ struct Inner {
     health: Arc<Health>,
     faults: Faults,
     submits: AtomicU64,
+    base: OnceLock<DeviceCounters>,
 }
 
 /// What wgpu counts by itself, apart from our books.
@@ -153,9 +156,12 @@ impl Device {
                 health,
                 faults: Faults::default(),
                 submits: AtomicU64::new(0),
+                base: OnceLock::new(),
             }),
+            load: 0,
         };
         opened.wait_idle()?;
+        let _ = opened.inner.base.set(opened.counters());
         Ok(opened)
     }
 
@@ -182,6 +188,21 @@ impl Device {
     /// Every live buffer, in order of creation.
     pub fn buffers(&self) -> Vec<Entry> {
         self.inner.books.entries()
+    }
+
+    /// This device for a load: what it creates stands in the books as that load's.
+    pub(crate) fn for_load(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), load: self.inner.books.next_load() }
+    }
+
+    /// Every live buffer of this load.
+    pub(crate) fn own_buffers(&self) -> Vec<Entry> {
+        self.inner.books.entries_of(self.load)
+    }
+
+    /// wgpu's own counters as they were when the device was opened: what it keeps for itself.
+    pub fn base(&self) -> DeviceCounters {
+        self.inner.base.get().copied().unwrap_or_default()
     }
 
     /// wgpu's own counters. Destroyed buffers leave them once the device has been polled, which this does.
@@ -236,15 +257,16 @@ impl Device {
         if self.inner.faults.buffer_fails() {
             return Err(out_of_memory());
         }
+        let size = self.inner.faults.resized(bytes);
         let descriptor =
-            wgpu::BufferDescriptor { label: Some(name), size: bytes, usage, mapped_at_creation: mapped };
+            wgpu::BufferDescriptor { label: Some(name), size, usage, mapped_at_creation: mapped };
         #[allow(clippy::disallowed_methods)]
         let created = self.scoped(|device| device.create_buffer(&descriptor));
         let raw = created.map_err(|error| match error {
             wgpu::Error::OutOfMemory { .. } => out_of_memory(),
             other => refused(&format!("buffer {name} of {bytes} bytes"), &other),
         })?;
-        let buffer = Buffer::new(raw, name, Arc::clone(&self.inner.books));
+        let buffer = Buffer::new(raw, name, Arc::clone(&self.inner.books), self.load);
         self.check(name)?;
         Ok(buffer)
     }

@@ -1,5 +1,6 @@
 //! The one error type of this crate: what failed, where, what was expected and what was there.
 
+use crate::account::Account;
 use crate::request::Refused;
 use plimsoll_models::ModelError;
 use std::sync::Arc;
@@ -141,6 +142,9 @@ pub enum RuntimeError {
         /// The most that may.
         limit: usize,
     },
+    /// What a load allocated is not what was planned: a defect of this crate. Everything has been freed.
+    #[error("what is allocated is not what was planned: {}", .0.disagreement())]
+    Account(Box<Account>),
     /// A step failed; the error is shared by the requests that were in it.
     #[error(transparent)]
     Step(Arc<RuntimeError>),

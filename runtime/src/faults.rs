@@ -16,6 +16,8 @@ pub struct Faults {
     submit: AtomicU64,
     map: AtomicU64,
     lose: AtomicU64,
+    resize: AtomicU64,
+    by: AtomicU64,
     mutation: RwLock<Option<Mutation>>,
 }
 
@@ -46,6 +48,12 @@ impl Faults {
         self.lose.store(n, Ordering::Relaxed);
     }
 
+    /// The `n`-th buffer creation from now makes one that is larger by `bytes`, counted from 1; 0 disarms.
+    pub fn enlarge_buffer(&self, n: u64, bytes: u64) {
+        self.by.store(bytes, Ordering::Relaxed);
+        self.resize.store(n, Ordering::Relaxed);
+    }
+
     /// Loads from now on compile what `mutation` makes of each kernel's WGSL; `None`: what the kernel says. For tests
     /// only: one that replaces a formula by a wrong one and still sees the same results checks nothing.
     pub fn mutate(&self, mutation: Option<Mutation>) {
@@ -62,11 +70,18 @@ impl Faults {
 
     /// Whether an armed fault has not struck yet.
     pub fn armed(&self) -> bool {
-        [&self.buffer, &self.submit, &self.map, &self.lose].iter().any(|c| c.load(Ordering::Relaxed) > 0)
+        [&self.buffer, &self.submit, &self.map, &self.lose, &self.resize]
+            .iter()
+            .any(|c| c.load(Ordering::Relaxed) > 0)
     }
 
     pub(crate) fn buffer_fails(&self) -> bool {
         strikes(&self.buffer)
+    }
+
+    /// The size with which a buffer is created that should be of `bytes`.
+    pub(crate) fn resized(&self, bytes: u64) -> u64 {
+        if strikes(&self.resize) { bytes.saturating_add(self.by.load(Ordering::Relaxed)) } else { bytes }
     }
 
     pub(crate) fn submit_fails(&self) -> bool {

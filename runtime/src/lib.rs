@@ -4,6 +4,7 @@
 //! This is the only crate that knows wgpu. It decides nothing about memory: it creates the buffers a
 //! [`Plan`](plimsoll_estimator::Plan) lists, and after a load it creates none.
 
+pub mod account;
 pub mod adapters;
 pub mod books;
 mod buffers;
@@ -22,6 +23,7 @@ pub mod lone;
 pub mod memory;
 mod pipelines;
 pub mod pool;
+pub mod process;
 mod recording;
 mod recurrent;
 pub mod request;
@@ -36,6 +38,7 @@ mod tables;
 mod transfer;
 mod weights;
 
+pub use account::Account;
 pub use adapters::{AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, adapters};
 pub use device::Device;
 pub use engine::{Engine, Feed};

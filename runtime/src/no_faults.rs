@@ -15,6 +15,10 @@ impl Faults {
         false
     }
 
+    pub(crate) fn resized(&self, bytes: u64) -> u64 {
+        bytes
+    }
+
     pub(crate) fn submit_fails(&self) -> bool {
         false
     }

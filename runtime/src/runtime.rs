@@ -1,13 +1,16 @@
 //! A loaded plan: its buffers, pipelines and bind groups, and the steps it runs. After the load nothing is
 //! allocated on the device.
 
+use crate::account;
 use crate::buffers::{self, Buffers};
 use crate::pipelines::Pipelines;
 use crate::recording::{self, Cursor, Recordings};
 use crate::recurrent::Standing;
 use crate::tables::Tables;
 use crate::transfer::{self, Ring};
-use crate::{Cancel, Candidates, Device, RuntimeError, Sampling, StepInput, StepOutput, Stepper, weights};
+use crate::{
+    Account, Cancel, Candidates, Device, RuntimeError, Sampling, StepInput, StepOutput, Stepper, weights,
+};
 use plimsoll_estimator::plan::View;
 use plimsoll_estimator::{Admitted, Plan};
 use plimsoll_kernels::ops::top_k;
@@ -72,7 +75,8 @@ struct ReadBack {
 
 impl Runtime {
     /// Loads an admitted plan: checks it against device, model and checkpoint, creates its buffers all or none,
-    /// compiles its pipelines and uploads its weights. When anything fails everything is freed again, and the
+    /// compiles its pipelines and uploads its weights, and sees that exactly what was planned is allocated, with the
+    /// load's staging and after it. When anything fails everything is freed again, and the
     /// device can be used for another load unless it was lost.
     ///
     /// # Errors
@@ -91,7 +95,10 @@ impl Runtime {
         weights::check(model, checkpoint)?;
         let tables = Tables::new(plan, &model.ropes)?;
 
+        // From here on the books know what is this load's.
+        let device = device.for_load();
         let buffers = Buffers::create(&device, plan)?;
+        account::check(&device, plan, 0)?;
         let (total, shared) = (plan.kernels.len(), Mutex::new(&mut *progress));
         let pipelines = Pipelines::compile(&device, &plan.kernels, |done| {
             if let Ok(mut progress) = shared.lock() {
@@ -100,6 +107,7 @@ impl Runtime {
         })?;
         let recordings = Recordings::new(&device, plan, &buffers, &pipelines)?;
         weights::upload(&device, plan, model, checkpoint, &buffers, progress)?;
+        account::check(&device, plan, 0)?;
         tracing::info!(
             model = plan.model.name,
             bytes = plan.total(),
@@ -127,6 +135,12 @@ impl Runtime {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// What was planned beside what is allocated, and beside what wgpu, the driver and the system say now. The load has
+    /// seen to it that they agree.
+    pub fn account(&self) -> Account {
+        Account::take(&self.device, self.admitted.plan())
     }
 
     /// Records and submits the step that stands in the tables. Answers the last submit.

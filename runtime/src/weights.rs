@@ -6,6 +6,7 @@ mod rows;
 mod run;
 mod staging;
 
+use crate::account;
 use crate::buffers::Buffers;
 use crate::{Device, LoadProgress, RuntimeError};
 use plimsoll_estimator::Plan;
@@ -89,7 +90,7 @@ fn values<'a>(checkpoint: &'a Checkpoint, vector: &Vector, name: &str) -> Result
 /// tensor that are on the device.
 ///
 /// # Errors
-/// Errors of the checkpoint, of the staging buffer and of its submits.
+/// Errors of the checkpoint, of the staging buffer and of its submits; [`RuntimeError::Account`].
 pub(crate) fn upload(
     device: &Device,
     plan: &Plan,
@@ -102,6 +103,7 @@ pub(crate) fn upload(
     let written = written(plan, model)?;
     let total: u64 = written.iter().map(|view| view.bytes).sum();
     let mut staging = Staging::new(device, plan, buffers)?;
+    account::check(device, plan, plan.staging_bytes)?;
 
     let mut encoder = device.encoder("clear");
     buffers.clear(plan, &mut encoder, &written)?;

@@ -47,6 +47,7 @@ mod mamba;
 mod mamba2;
 mod nemotron_h;
 mod packed;
+mod priced;
 mod quantization;
 mod qwen3;
 mod qwen_moe;
@@ -59,6 +60,7 @@ pub use gpt_oss::GptOss;
 pub use llama::Llama;
 pub use mamba2::Mamba2;
 pub use nemotron_h::NemotronH;
+pub use priced::{Afmoe, DeepSeek, GraniteHybrid, Lfm2, Llama4, Mistral, Phi3, Qwen2, Qwen3Vl};
 pub use qwen_moe::{Qwen3Moe, Qwen3Next, Qwen35, Qwen35Moe};
 pub use qwen3::Qwen3;
 
@@ -116,6 +118,16 @@ impl Registry {
                 Box::new(Qwen35),
                 Box::new(Qwen35Moe),
                 Box::new(Qwen3Next),
+                // Priced, not run.
+                Box::new(DeepSeek),
+                Box::new(Mistral),
+                Box::new(Qwen2),
+                Box::new(Qwen3Vl),
+                Box::new(Phi3),
+                Box::new(Llama4),
+                Box::new(GraniteHybrid),
+                Box::new(Lfm2),
+                Box::new(Afmoe),
             ],
         }
     }

@@ -22,6 +22,8 @@ pub struct Weights<'a> {
     checkpoint: &'a Checkpoint,
     /// Format of every plain matrix when there is only a configuration.
     assumed: Format,
+    /// Whatever tensors there are, the configuration alone counts.
+    bare: bool,
     quantization: Quantization,
     matrices: Vec<Matrix>,
     vectors: Vec<Vector>,
@@ -48,6 +50,7 @@ impl<'a> Weights<'a> {
             checkpoint,
             quantization: Quantization::of(checkpoint)?,
             assumed: configured_dtype(checkpoint)?,
+            bare: checkpoint.source() == CheckpointSource::Config,
             matrices: Vec::new(),
             vectors: Vec::new(),
             matrix_ids: HashMap::new(),
@@ -55,9 +58,17 @@ impl<'a> Weights<'a> {
         })
     }
 
+    /// An empty table of what the configuration alone implies: of parts that no step reads.
+    ///
+    /// # Errors
+    /// As [`Weights::new`].
+    pub fn bare(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
+        Ok(Self { bare: true, ..Self::new(checkpoint)? })
+    }
+
     /// Whether there is only a configuration.
     pub fn is_bare(&self) -> bool {
-        self.checkpoint.source() == CheckpointSource::Config
+        self.bare
     }
 
     /// Whether the checkpoint has this tensor, perhaps packed; `absent` when there is only a configuration.

@@ -1,6 +1,7 @@
 //! The staging buffer: what stands between a checkpoint and the device while it loads, and no more than the plan says.
 
 use super::run::{Run, pack};
+use crate::account::STAGING;
 use crate::books::Buffer;
 use crate::buffers::Buffers;
 use crate::transfer::Upload;
@@ -37,7 +38,7 @@ impl<'a> Staging<'a> {
         let halves = (0..)
             .zip(sizes)
             .map(|(i, bytes)| {
-                let buffer = device.create_buffer(&format!("staging.{i}"), bytes, usage, true)?;
+                let buffer = device.create_buffer(&format!("{STAGING}.{i}"), bytes, usage, true)?;
                 Ok((buffer, Upload::new()))
             })
             .collect::<Result<_, RuntimeError>>()?;

@@ -3,9 +3,9 @@
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
 use crate::failure::Failure;
 use crate::output::median;
-use crate::{lengths, load, output, show};
+use crate::{account, lengths, load, output, show};
 use indicatif::ProgressBar;
-use plimsoll::estimator::cli::bytes::{self, grouped, human};
+use plimsoll::estimator::cli::bytes::{self, grouped};
 use plimsoll::kernels::StepShape;
 use plimsoll::runtime::lone::{Ceilings, LoneKernel};
 use plimsoll::runtime::{Request, RuntimeError, What};
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let decode: Vec<f64> = times.iter().map(|t| f64::from(args.new_tokens) / t.decode).collect();
     let fractions = fractions(&engine, args, &ceilings, (median(&prefill), median(&decode)));
     let device = engine.stepper().device();
-    let (totals, reservation) = (device.totals(), device.reservation());
+    let account = engine.stepper().account();
     if args.output.json {
         let mut document = load::facts(&engine);
         document["schema"] = json!(1);
@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         });
         document["prefill_fraction_of_flops"] = json!(fractions.0);
         document["decode_fraction_of_read"] = json!(fractions.1);
-        document["reserved_bytes"] = json!(reservation.map(|r| r.reserved));
+        document["reserved_bytes"] = json!(account.reserved.figure.bytes);
         return Ok(output::document(&document)?);
     }
     let plan = engine.plan();
@@ -134,15 +134,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         100.0 * fractions.0,
         100.0 * fractions.1,
     ))?;
-    let reserved =
-        reservation.map_or(String::new(), |r| format!(", {} reserved by the driver", grouped(r.reserved)));
-    Ok(output::print(format_args!(
-        "footprint: {} bytes planned ({}), {} allocated{reserved}\nload: {:.2} s\n",
-        grouped(plan.total()),
-        human(plan.total()),
-        grouped(totals.live_bytes),
-        load_time.as_secs_f64()
-    ))?)
+    Ok(output::print(format_args!("{}\nload: {:.2} s\n", account::table(&account), load_time.as_secs_f64()))?)
 }
 
 /// What part of the adapter's own ceilings the median rates are: multiply-adds for prefill, reading for decode.

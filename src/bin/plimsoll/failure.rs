@@ -1,9 +1,11 @@
 //! How a verb ends when it does not end well: a message, a document where `--json` asked for one, an exit code.
 
+use crate::account;
 use plimsoll::Error;
 use plimsoll::estimator::cli;
 use plimsoll::estimator::cli::output;
-use plimsoll::runtime::RuntimeError;
+use plimsoll::runtime::{Account, RuntimeError};
+use serde_json::json;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,6 +19,9 @@ pub enum Failure {
     /// The library.
     #[error(transparent)]
     Plimsoll(#[from] plimsoll::Error),
+    /// What the document that was shown says already.
+    #[error(transparent)]
+    Shown(Box<Failure>),
     /// No message of a conversation had an answer; each failure has been shown.
     #[error("none of the messages ({messages}) was answered")]
     Unanswered {
@@ -60,6 +65,7 @@ impl Failure {
         match self {
             Failure::Cli(failure) => failure.code(),
             Failure::Plimsoll(error) => error.exit_code(),
+            Failure::Shown(failure) => failure.code(),
             Failure::Unanswered { code, .. } => *code,
         }
     }
@@ -73,7 +79,17 @@ impl Failure {
             Failure::Plimsoll(Error::Missing { what: "a chat template", .. }) => {
                 format!("{self}: use `run`, without --chat")
             }
+            Failure::Shown(failure) => failure.message(),
             _ => self.to_string(),
+        }
+    }
+
+    /// The account that does not agree, where that is what failed.
+    fn account(&self) -> Option<&Account> {
+        match self {
+            Failure::Plimsoll(Error::Runtime(RuntimeError::Account(account))) => Some(account),
+            Failure::Shown(failure) => failure.account(),
+            _ => None,
         }
     }
 
@@ -82,8 +98,21 @@ impl Failure {
         match self {
             Failure::Cli(failure) => return failure.report(json),
             // A conversation has its own document.
-            Failure::Unanswered { .. } => output::note(format_args!("plimsoll: {}", self.message())),
+            Failure::Unanswered { .. } | Failure::Shown(_) => {
+                output::note(format_args!("plimsoll: {}", self.message()));
+            }
+            // The account is the message's table, and the document's.
+            Failure::Plimsoll(Error::Runtime(RuntimeError::Account(account))) if json => {
+                output::note(format_args!("plimsoll: {}", self.message()));
+                let error = json!({"exit_code": self.code(), "message": self.message()});
+                let _ = output::document(
+                    &json!({"schema": 1, "verdict": null, "error": error, "account": account}),
+                );
+            }
             Failure::Plimsoll(_) => cli::say(&self.message(), self.code(), json),
+        }
+        if let Some(account) = self.account() {
+            output::note(format_args!("{}", account::table(account)));
         }
         ExitCode::from(self.code())
     }

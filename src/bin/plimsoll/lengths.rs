@@ -3,12 +3,13 @@
 
 use crate::bench::{self, Args, Times};
 use crate::failure::Failure;
-use crate::load;
 use crate::output::median;
+use crate::{account, load};
 use indicatif::ProgressBar;
 use plimsoll::estimator::cli::bytes::grouped;
 use plimsoll::estimator::cli::{output, show};
 use plimsoll::runtime::device::DeviceCounters;
+use plimsoll::runtime::process::{ProcessMemory, forget_peak};
 use plimsoll::{Engine, Runtime};
 use serde_json::{Value, json};
 
@@ -34,7 +35,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
     load::check_length(&geometry, longest as usize, tokens - longest)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let (mut engine, load_time) = ready.engine(&opened)?;
-    let loaded = memory::resident();
+    let loaded = ProcessMemory::take().resident.bytes;
     let mut rows = Vec::new();
     let bar = ProgressBar::new(lengths.len() as u64);
     // One step compiles nothing, but the first of a process touches pages for the first time.
@@ -73,7 +74,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
     Ok(output::print(format_args!(
         "{} ({}) on {}: context {}, chunk {}, KV {}; {} of each length, {} new tokens\n{table}\n\
          process peak: most resident bytes while the length ran, {} after the load; allocations: device buffers\n\
-         created since the load\n",
+         created since the load\n{}\n",
         engine.plan().model.name,
         engine.plan().model.architecture,
         engine.stepper().device().info().name,
@@ -83,16 +84,17 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
         output::count(args.repetitions as usize, "repetition"),
         args.new_tokens,
         loaded.map_or("unknown".to_owned(), grouped),
+        account::table(&engine.stepper().account()),
     ))?)
 }
 
 fn measure(engine: &mut Engine<Runtime>, args: &Args, prompt: u32) -> Result<Row, Failure> {
-    let peak_is_ours = memory::forget_peak();
+    let peak_is_ours = forget_peak();
     let mut times: Vec<Times> = Vec::new();
     for _ in 0..args.repetitions {
         times.push(bench::once(engine, prompt, args.new_tokens)?);
     }
-    let peak = peak_is_ours.then(memory::peak).flatten();
+    let peak = peak_is_ours.then(|| ProcessMemory::take().peak.bytes).flatten();
     let (device, buffers_created) = seen(engine);
     Ok(Row {
         prompt,
@@ -127,43 +129,4 @@ fn document_of(row: &Row) -> Value {
         "process_peak_bytes": row.peak,
         "device": device(&row.device, row.buffers_created),
     })
-}
-
-/// Resident memory of this process, where Linux's `/proc` says. A software driver's device memory is part of it.
-mod memory {
-    /// Forgets the peak so far. Answers whether that worked: else a peak would be that of an earlier length.
-    pub fn forget_peak() -> bool {
-        std::fs::write("/proc/self/clear_refs", "5").is_ok()
-    }
-
-    /// The most since then, in bytes.
-    pub fn peak() -> Option<u64> {
-        line("VmHWM:")
-    }
-
-    /// Now, in bytes.
-    pub fn resident() -> Option<u64> {
-        line("VmRSS:")
-    }
-
-    fn line(name: &str) -> Option<u64> {
-        kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, name)
-    }
-
-    fn kibibytes(status: &str, name: &str) -> Option<u64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::kibibytes;
-
-        #[test]
-        fn a_line_of_status() {
-            let status = "Name:\tx\nVmHWM:\t    1204 kB\nVmRSS:\t     900 kB\n";
-            assert_eq!(kibibytes(status, "VmHWM:"), Some(1204 * 1024));
-            assert_eq!(kibibytes(status, "VmSwap:"), None);
-        }
-    }
 }

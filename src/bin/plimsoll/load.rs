@@ -8,7 +8,9 @@ use plimsoll::estimator::cli::estimate::{Warned, note_warnings, warnings};
 use plimsoll::estimator::cli::{self, output};
 use plimsoll::runtime::RuntimeError;
 use plimsoll::runtime::request::{check_ids, check_room};
-use plimsoll::{Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Opened, Runtime, Session};
+use plimsoll::{
+    Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Opened, Plan, Profile, Runtime, Session,
+};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -25,29 +27,21 @@ pub fn admit(
     machine: &MachineArgs,
     out: &Output,
 ) -> Result<Ready, Failure> {
-    if let Some(why) = &opened.model.extras.estimate_only {
-        return Err(RuntimeError::EstimateOnly { why: why.clone() }.into());
-    }
+    runs(opened)?;
     let ceiling = machine.ceiling()?;
     let device = Device::open(&machine.options())?;
     let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
     let budget = plimsoll::budget(requested, &device.memory());
     let profile = device.profile();
     let warnings = note_warnings(&opened.model, geometry);
-    let admitted = match opened.admit(geometry, profile, budget.as_ref()) {
+    let admitted = match judge(opened, geometry, profile, budget.clone(), machine.insist) {
         Err(Error::Refused(refusal)) => {
-            // A plan that breaks the adapter's limits cannot be insisted on.
-            let plan = plimsoll::Plan::new(&opened.model, geometry, profile).ok().filter(|_| machine.insist);
-            let Some(plan) = plan else {
-                let (report, _) = opened.estimate(geometry, profile, budget.as_ref())?;
-                if out.json {
-                    output::document(&Warned { document: &report, warnings: &warnings })?;
-                }
-                let details = show::refusal(&report);
-                return Err(cli::Failure::Refused { reason: refusal.to_string(), details }.into());
-            };
-            output::note(format_args!("plimsoll: loading all the same: {refusal}"));
-            Admitted::insist(plan, budget)
+            let (report, _) = opened.estimate(geometry, profile, budget.as_ref())?;
+            if out.json {
+                output::document(&Warned { document: &report, warnings: &warnings })?;
+            }
+            let details = show::refusal(&report);
+            return Err(cli::Failure::Refused { reason: refusal.to_string(), details }.into());
         }
         other => other?,
     };
@@ -58,6 +52,37 @@ pub fn admit(
         output::note(format_args!("{}", admitted.plan()));
     }
     Ok(Ready { device, admitted })
+}
+
+/// Whether the model can be run, and not only priced.
+pub fn runs(opened: &Opened) -> Result<(), RuntimeError> {
+    match &opened.model.extras.estimate_only {
+        Some(why) => Err(RuntimeError::EstimateOnly { why: why.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Admits a geometry, also against the budget's advice where somebody insists, and says so.
+pub fn judge(
+    opened: &Opened,
+    geometry: &Geometry,
+    profile: &Profile,
+    budget: Option<Budget>,
+    insist: bool,
+) -> Result<Admitted, Error> {
+    match opened.admit(geometry, profile, budget.as_ref()) {
+        Err(Error::Refused(refusal)) => {
+            // A plan that breaks the adapter's limits cannot be insisted on.
+            match Plan::new(&opened.model, geometry, profile).ok().filter(|_| insist) {
+                Some(plan) => {
+                    output::note(format_args!("plimsoll: loading all the same: {refusal}"));
+                    Ok(Admitted::insist(plan, budget))
+                }
+                None => Err(Error::Refused(refusal)),
+            }
+        }
+        other => other,
+    }
 }
 
 /// Whether `ids` and `new` tokens after them can run in a geometry: what the engine would say, before the device is
@@ -148,6 +173,7 @@ pub fn facts(engine: &Engine<Runtime>) -> Value {
         "geometry": plan.geometry,
         "bytes": plimsoll::estimator::report::bytes(plan),
         "allocated": {"bytes": device.totals().live_bytes, "buffers": device.totals().live},
+        "account": runtime.account(),
         "budget": budget,
         "overridden": runtime.admitted().overridden(),
         "warnings": warnings(plan.model.context_max, &plan.geometry),

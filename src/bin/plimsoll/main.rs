@@ -1,6 +1,7 @@
 //! The command line: one file per verb. Results go to standard output, progress and messages to standard error;
 //! `--json` prints one document and nothing else.
 
+mod account;
 mod args;
 mod bench;
 mod chat;
@@ -12,6 +13,7 @@ mod lengths;
 mod load;
 mod logits;
 mod perplexity;
+mod probe;
 mod run;
 mod show;
 
@@ -49,6 +51,8 @@ enum Verb {
     Chat(chat::Args),
     /// Measures prefill and decode rates
     Bench(bench::Args),
+    /// Loads larger and larger contexts until one is refused: bytes planned, allocated, reserved, resident at each
+    Probe(probe::Args),
     /// Writes the logits of a sequence to a safetensors file
     Logits(logits::Args),
     /// Scores a text: mean negative log-likelihood and perplexity
@@ -64,6 +68,7 @@ impl Verb {
             Verb::Run(a) => a.output.json,
             Verb::Chat(a) => a.output.json,
             Verb::Bench(a) => a.output.json,
+            Verb::Probe(a) => a.output.json,
             Verb::Logits(a) => a.output.json,
             Verb::Perplexity(_) => true,
         }
@@ -77,6 +82,7 @@ impl Verb {
             Verb::Run(args) => run::run(args),
             Verb::Chat(args) => chat::run(args),
             Verb::Bench(args) => bench::run(args),
+            Verb::Probe(args) => probe::run(args),
             Verb::Logits(args) => logits::run(args),
             Verb::Perplexity(args) => perplexity::run(args),
         }

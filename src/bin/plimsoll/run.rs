@@ -2,7 +2,7 @@
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output, SamplingArgs};
 use crate::failure::Failure;
-use crate::{load, output};
+use crate::{account, load, output};
 use plimsoll::{GenerateOptions, Message, Opened, RenderOptions};
 use serde_json::json;
 use std::io::{self, IsTerminal, Read};
@@ -79,6 +79,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     load::check(&opened, &geometry, &ids, options.max_new.unwrap_or(1))?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let (mut session, load_time) = ready.session(&opened)?;
+    if args.output.verbose > 0 {
+        output::note(format_args!("{}", account::table(&session.engine().stepper().account())));
+    }
 
     let start = Instant::now();
     let bar = load::prefill_bar(ids.len() as u64);

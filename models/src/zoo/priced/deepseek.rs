@@ -1,0 +1,126 @@
+//! DeepSeek-V2, -V3 and -R1, Kimi-K2: multi-head latent attention and experts (DeepSeek-V2, section 2.1; V3, section 2).
+
+use super::dense::configured;
+use super::{Experts, Ffn, LatentAttention, Layer, MLP, Mixer, Names, Spec, Stacks, build::build};
+use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
+use crate::model::{Latent, Model};
+use crate::zoo::Architecture;
+use crate::zoo::dense::{Defaults, Dense};
+use crate::zoo::fields::Fields;
+use crate::zoo::llama::SILU;
+
+/// The family.
+pub struct DeepSeek;
+
+/// More experts than any model has.
+pub(super) const MAX_EXPERTS: u32 = 4096;
+/// More layers that draft than any model has.
+const MAX_DRAFTS: u64 = 64;
+
+const SHARED: [&str; 3] =
+    ["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"];
+/// Names of one expert's matrices.
+pub(super) const PARTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+impl Architecture for DeepSeek {
+    fn name(&self) -> &'static str {
+        "deepseek"
+    }
+
+    fn claims(&self, checkpoint: &Checkpoint) -> bool {
+        configured(checkpoint, &["deepseek_v2", "deepseek_v3", "kimi_k2"])
+    }
+
+    fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
+        let fields = Fields::of(checkpoint)?;
+        fields.activation("hidden_act", &SILU)?;
+        let third = fields.model_type() != Some("deepseek_v2");
+        let defaults =
+            Defaults { head_dim: Some(2), eps: Some(1e-6), context: Some(2048), ..Defaults::default() };
+        let sizes = Dense::from_config(&fields, &defaults)?;
+        let part = |key: &str| bounded(key, fields.size(key, None)?, 1 << 16);
+        let latent = Latent {
+            heads: bounded("num_attention_heads", sizes.shape.heads, 1 << 12)?,
+            rank: part("kv_lora_rank")?,
+            rope: part("qk_rope_head_dim")?,
+            nope: part("qk_nope_head_dim")?,
+            value: part("v_head_dim")?,
+        };
+        // The widest activation of a token.
+        let widest = u64::from(latent.heads) * u64::from(latent.width().max(latent.nope + latent.value));
+        if widest >= 1 << 26 {
+            let expected = "heads and sizes of under 2^26 values a token";
+            return Err(ModelError::field(
+                "num_attention_heads × kv_lora_rank",
+                expected,
+                widest.to_string(),
+            ));
+        }
+        let query_rank = match fields.get("q_lora_rank") {
+            None => None,
+            Some(_) => Some(part("q_lora_rank")?),
+        };
+        let mixer = Mixer::Latent(LatentAttention { latent, query_rank });
+        let (dense, experts) = (Ffn::Gated { width: sizes.ffn, names: MLP }, experts(&fields, third)?);
+        let first = match fields.get("first_k_dense_replace") {
+            Some(value) if value.as_u64() == Some(0) => 0,
+            _ => fields.size("first_k_dense_replace", Some(0).filter(|_| experts.is_none()).or(Some(1)))?,
+        };
+        let every = fields.size("moe_layer_freq", Some(1))?;
+        let layer = |index: u32| {
+            let sparse = index >= first && index.is_multiple_of(every);
+            let ffn = experts.clone().filter(|_| sparse).map_or_else(|| dense.clone(), Ffn::Experts);
+            Layer { mixer: mixer.clone(), ffn: vec![ffn], sandwich: None }
+        };
+        let stated = fields.get("num_nextn_predict_layers").map(|v| (v.as_u64(), v));
+        let drafts = match stated {
+            None => 0,
+            Some((Some(n), _)) if n <= MAX_DRAFTS => n as u32,
+            Some((_, value)) => {
+                let got = crate::zoo::fields::shown(value);
+                return Err(ModelError::field("num_nextn_predict_layers", format!("0 to {MAX_DRAFTS}"), got));
+            }
+        };
+        let spec = Spec {
+            architecture: self.name(),
+            why: "multi-head latent attention has no kernel",
+            names: Names::LLAMA.found(checkpoint, fields.is_nested()),
+            layers: (0..sizes.layers).map(layer).collect(),
+            notes: vec![],
+            drafts: (0..drafts).map(|n| layer(sizes.layers + n)).collect(),
+            sizes,
+        };
+        build(checkpoint, &spec)
+    }
+}
+
+/// A size that is not beyond anything real.
+pub(super) fn bounded(key: &str, value: u32, most: u32) -> Result<u32, ModelError> {
+    if value <= most {
+        return Ok(value);
+    }
+    Err(ModelError::field(key, format!("1 to {most}"), value.to_string()))
+}
+
+fn experts(fields: &Fields<'_>, third: bool) -> Result<Option<Experts>, ModelError> {
+    if fields.get("n_routed_experts").is_none() {
+        return Ok(None);
+    }
+    let width = fields.size("moe_intermediate_size", None)?;
+    let shared = match fields.get("n_shared_experts") {
+        None => None,
+        Some(value) if value.as_u64() == Some(0) => None,
+        Some(_) => Some(bounded("n_shared_experts", fields.size("n_shared_experts", None)?, 64)?),
+    };
+    let count = bounded("n_routed_experts", fields.size("n_routed_experts", None)?, MAX_EXPERTS)?;
+    Ok(Some(Experts {
+        count,
+        top: bounded("num_experts_per_tok", fields.size("num_experts_per_tok", None)?, count)?,
+        width,
+        router: "mlp.gate",
+        router_bias: third.then_some("mlp.gate.e_score_correction_bias"),
+        stacks: Stacks::Separate("mlp.experts", PARTS),
+        shared: shared.map(|n| (width.saturating_mul(n), SHARED)),
+    }))
+}
