@@ -146,9 +146,16 @@ pub fn part_beside(name: &str) -> Part {
 
 /// Reads a tensor's name.
 pub fn named(name: &str) -> Named {
-    let expert = [".experts.", ".switch_mlp.", ".switch_glu.", "_exps", ".input_linear", ".output_linear"]
-        .iter()
-        .any(|part| name.contains(part));
+    let expert = [
+        ".experts.",
+        ".switch_mlp.",
+        ".switch_glu.",
+        "_exps",
+        "sparse_moe.input_linear",
+        "sparse_moe.output_linear",
+    ]
+    .iter()
+    .any(|part| name.contains(part));
     let (layer, part) = numbered(name);
     Named { layer, role: role(part), expert }
 }
