@@ -154,3 +154,19 @@ fn keys_of_a_latent_fall_back_and_values_do_not() {
     assert!(recast.notes.iter().any(|note| note.contains("latent")), "{:?}", recast.notes);
     assert_eq!(recast.stored.draft, 0);
 }
+
+/// The family's own model of the published configuration says the same.
+#[test]
+fn the_published_configuration_implies_them() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/configs/deepseek-v3.json");
+    let checkpoint = Checkpoint::open(path.as_ref()).unwrap();
+    let model = plimsoll_models::Registry::standard().build(&checkpoint).unwrap();
+    let parts = bytes_by_part(&checkpoint, &model);
+    assert_eq!(parts.total(), 688_574_839_360);
+    assert!(parts.draft > 0 && parts.vision == 0 && parts.other == 0);
+    assert_eq!(parts, bytes_by_part(&self::checkpoint(), &self::model()));
+    let recast = recast(&model, "q4_k_m", &checkpoint).unwrap();
+    let own = self::recast(&self::model(), "q4_k_m", &self::checkpoint()).unwrap();
+    assert_eq!(recast.stored, own.stored);
+    assert!(model.extras.estimate_only.unwrap().contains("square blocks"));
+}

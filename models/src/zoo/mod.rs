@@ -157,6 +157,11 @@ impl Registry {
         let mut model = family.build(checkpoint)?;
         account::check(checkpoint, &model)?;
         model.notes.extend(account::head_note(checkpoint, &model));
+        if let Some(why) = quantization::Quantization::of(checkpoint)?.priced_only() {
+            let other = model.extras.estimate_only.take();
+            model.extras.estimate_only =
+                Some(other.map_or_else(|| why.to_owned(), |other| format!("{other}; {why}")));
+        }
         Ok(model)
     }
 }

@@ -1,6 +1,6 @@
 //! What a configuration says of packed weights: which modules, in which format.
 //!
-//! Four dialects: MLX's `quantization` block, NVIDIA modelopt's `quantization_config` (or the `hf_quant_config.json`
+//! Five dialects: DeepSeek's FP8 in square blocks (which is priced only), MLX's `quantization` block, NVIDIA modelopt's `quantization_config` (or the `hf_quant_config.json`
 //! beside it), compressed-tensors' `quantization_config`, and the one of gpt-oss, whose experts alone are MXFP4. What a checkpoint *is* follows from its tensors (see
 //! [`super::packed`]); this says what a bare configuration would be, and finds contradictions. Every other method is
 //! refused: weights that are packed must not be priced or read as if they were plain.
@@ -122,6 +122,8 @@ pub(super) struct Quantization {
     embeddings: bool,
     /// Rows that are no whole number of groups stay plain (MLX); elsewhere they are a contradiction.
     ragged_stay_plain: bool,
+    /// FP8 has a scale for each square block, which no kernel reads.
+    blocks: bool,
 }
 
 /// The kinds of module that rules tell apart.
@@ -158,6 +160,13 @@ impl Quantization {
     /// Whether it says nothing of packed weights.
     pub(super) fn is_none(&self) -> bool {
         self.named.is_empty() && self.rules.is_empty()
+    }
+
+    /// Why weights of a bare configuration are priced and not run, where that is so.
+    pub(super) fn priced_only(&self) -> Option<&'static str> {
+        self.blocks.then_some(
+            "FP8 with scales of square blocks has no kernel: it is priced with a factor for each row on the device",
+        )
     }
 
     /// Whether an entry names the module.
@@ -240,6 +249,7 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     match (method, algo) {
         (Some("compressed-tensors"), _) => compressed_tensors(key, block),
         (Some("mxfp4"), _) => mxfp4(key, block),
+        (Some("fp8"), _) if block.get("weight_block_size").is_some_and(|v| !v.is_null()) => fp8(key, block),
         (Some("modelopt"), _) | (None, Some(_)) => modelopt(key, block),
         (None, None) if block.get("bits").is_some() || block.get("mode").is_some() => mlx(key, block),
         (stated, _) => Err(ModelError::unsupported(
@@ -256,6 +266,29 @@ fn mxfp4(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     Ok(Quantization {
         ignored: plain.into_iter().map(|text| Pattern::Glob(text.to_owned())).collect(),
         rules: vec![(Pattern::Glob("*.experts".to_owned()), Scheme::Packed(Format::Mxfp4))],
+        ..Quantization::default()
+    })
+}
+
+/// Square blocks of FP8 as DeepSeek publishes them: all linear layers but the head, and but for what
+/// `modules_to_not_convert` names, in full or in part.
+fn fp8(key: &str, block: &Value) -> Result<Quantization, ModelError> {
+    let key_of = |name: &str| format!("{key}.{name}");
+    let size = block.get("weight_block_size").unwrap_or(&Value::Null);
+    let sizes = size.as_array().map(|list| list.iter().map(Value::as_u64).collect::<Vec<_>>());
+    if !matches!(sizes.as_deref(), Some([Some(1..=65536), Some(1..=65536)])) {
+        return Err(ModelError::field(
+            key_of("weight_block_size"),
+            "rows and columns of a block",
+            shown(size),
+        ));
+    }
+    let plain = strings(&key_of("modules_to_not_convert"), block.get("modules_to_not_convert"))?;
+    let plain = plain.into_iter().map(|text| Pattern::Glob(format!("*{text}*")));
+    Ok(Quantization {
+        ignored: plain.chain([Pattern::Glob("*lm_head".to_owned())]).collect(),
+        rules: vec![(Pattern::Linear, Scheme::Packed(Format::Fp8))],
+        blocks: true,
         ..Quantization::default()
     })
 }
