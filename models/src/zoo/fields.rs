@@ -39,6 +39,11 @@ impl<'a> Fields<'a> {
         self.text.and_then(present).or_else(|| present(self.root))
     }
 
+    /// A field of the whole, not of the text model within it.
+    pub fn outer(&self, key: &str) -> Option<&'a Value> {
+        self.root.get(key).filter(|v| !v.is_null())
+    }
+
     /// The first of several spellings that is there.
     pub fn any(&self, keys: &[&str]) -> Option<&'a Value> {
         keys.iter().find_map(|key| self.get(key))

@@ -37,6 +37,7 @@
 //! ```
 
 mod account;
+mod beside;
 pub mod dense;
 pub mod fields;
 mod gemma3;
@@ -155,13 +156,13 @@ impl Registry {
             }
         })?;
         let mut model = family.build(checkpoint)?;
+        if let Some(why) = quantization::Quantization::of(checkpoint)?.priced {
+            model.extras.estimate_only.get_or_insert_with(|| why.to_owned());
+            model.notes.push(why.to_owned());
+        }
+        beside::fill(checkpoint, &mut model)?;
         account::check(checkpoint, &model)?;
         model.notes.extend(account::head_note(checkpoint, &model));
-        if let Some(why) = quantization::Quantization::of(checkpoint)?.priced_only() {
-            let other = model.extras.estimate_only.take();
-            model.extras.estimate_only =
-                Some(other.map_or_else(|| why.to_owned(), |other| format!("{other}; {why}")));
-        }
         Ok(model)
     }
 }

@@ -122,8 +122,8 @@ pub(super) struct Quantization {
     embeddings: bool,
     /// Rows that are no whole number of groups stay plain (MLX); elsewhere they are a contradiction.
     ragged_stay_plain: bool,
-    /// FP8 has a scale for each square block, which no kernel reads.
-    blocks: bool,
+    /// Why it can be priced and not run, where that is so.
+    pub(super) priced: Option<&'static str>,
 }
 
 /// The kinds of module that rules tell apart.
@@ -160,13 +160,6 @@ impl Quantization {
     /// Whether it says nothing of packed weights.
     pub(super) fn is_none(&self) -> bool {
         self.named.is_empty() && self.rules.is_empty()
-    }
-
-    /// Why weights of a bare configuration are priced and not run, where that is so.
-    pub(super) fn priced_only(&self) -> Option<&'static str> {
-        self.blocks.then_some(
-            "FP8 with scales of square blocks has no kernel: it is priced with a factor for each row on the device",
-        )
     }
 
     /// Whether an entry names the module.
@@ -249,7 +242,9 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     match (method, algo) {
         (Some("compressed-tensors"), _) => compressed_tensors(key, block),
         (Some("mxfp4"), _) => mxfp4(key, block),
-        (Some("fp8"), _) if block.get("weight_block_size").is_some_and(|v| !v.is_null()) => fp8(key, block),
+        (Some("fp8"), _) if block.get("weight_block_size").is_some_and(|v| !v.is_null()) => {
+            blocks(key, block)
+        }
         (Some("modelopt"), _) | (None, Some(_)) => modelopt(key, block),
         (None, None) if block.get("bits").is_some() || block.get("mode").is_some() => mlx(key, block),
         (stated, _) => Err(ModelError::unsupported(
@@ -260,19 +255,9 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     }
 }
 
-/// The experts alone, but for what `modules_to_not_convert` names.
-fn mxfp4(key: &str, block: &Value) -> Result<Quantization, ModelError> {
-    let plain = strings(&format!("{key}.modules_to_not_convert"), block.get("modules_to_not_convert"))?;
-    Ok(Quantization {
-        ignored: plain.into_iter().map(|text| Pattern::Glob(text.to_owned())).collect(),
-        rules: vec![(Pattern::Glob("*.experts".to_owned()), Scheme::Packed(Format::Mxfp4))],
-        ..Quantization::default()
-    })
-}
-
-/// Square blocks of FP8 as DeepSeek publishes them: all linear layers but the head, and but for what
-/// `modules_to_not_convert` names, in full or in part.
-fn fp8(key: &str, block: &Value) -> Result<Quantization, ModelError> {
+/// FP8 with a scale for each block of rows and columns: no kernel reads it, so it is priced in the nearest form that one
+/// does, with a scale for each row, and only from a configuration. The head stays plain, as published ones do.
+fn blocks(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     let key_of = |name: &str| format!("{key}.{name}");
     let size = block.get("weight_block_size").unwrap_or(&Value::Null);
     let sizes = size.as_array().map(|list| list.iter().map(Value::as_u64).collect::<Vec<_>>());
@@ -283,12 +268,23 @@ fn fp8(key: &str, block: &Value) -> Result<Quantization, ModelError> {
             shown(size),
         ));
     }
+    // Their reader looks for these anywhere in a module's path.
     let plain = strings(&key_of("modules_to_not_convert"), block.get("modules_to_not_convert"))?;
     let plain = plain.into_iter().map(|text| Pattern::Glob(format!("*{text}*")));
     Ok(Quantization {
         ignored: plain.chain([Pattern::Glob("*lm_head".to_owned())]).collect(),
         rules: vec![(Pattern::Linear, Scheme::Packed(Format::Fp8))],
-        blocks: true,
+        priced: Some("FP8 with a scale for each block has no kernels: priced with a scale for each row"),
+        ..Quantization::default()
+    })
+}
+
+/// The experts alone, but for what `modules_to_not_convert` names.
+fn mxfp4(key: &str, block: &Value) -> Result<Quantization, ModelError> {
+    let plain = strings(&format!("{key}.modules_to_not_convert"), block.get("modules_to_not_convert"))?;
+    Ok(Quantization {
+        ignored: plain.into_iter().map(|text| Pattern::Glob(text.to_owned())).collect(),
+        rules: vec![(Pattern::Glob("*.experts".to_owned()), Scheme::Packed(Format::Mxfp4))],
         ..Quantization::default()
     })
 }

@@ -403,7 +403,7 @@ fn mixed(name: &str) -> ModelError {
 }
 
 /// The dtype a bare configuration states; bf16 where it states none, as published checkpoints are.
-fn configured_dtype(checkpoint: &Checkpoint) -> Result<Format, ModelError> {
+pub(super) fn configured_dtype(checkpoint: &Checkpoint) -> Result<Format, ModelError> {
     let Ok(fields) = super::fields::Fields::of(checkpoint) else { return Ok(Format::BF16) };
     match fields.any(&["dtype", "torch_dtype"]).and_then(|v| v.as_str()) {
         None | Some("bfloat16") => Ok(Format::BF16),

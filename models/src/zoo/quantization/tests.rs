@@ -86,8 +86,8 @@ fn square_blocks_are_priced_only() {
         json!({"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["l.3.a"]});
     let q = of(block);
     assert_eq!((linear(&q, "l.0.up"), linear(&q, "lm_head"), linear(&q, "m.l.3.a.x")), (FP8, None, None));
-    assert!(q.priced_only().is_some());
-    assert!(of(json!({"quant_algo": "FP8"})).priced_only().is_none());
+    assert!(q.priced.is_some());
+    assert!(of(json!({"quant_algo": "FP8"})).priced.is_none());
 }
 
 #[test]

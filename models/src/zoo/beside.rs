@@ -1,0 +1,328 @@
+//! What stands in a checkpoint beside the text model: towers that read images, layers that draft tokens. A configuration
+//! says how large they are; nothing here is run.
+//!
+//! Towers by the `model_type` of their own configuration; the names are those of the published checkpoints without the
+//! prefixes that wrappers add.
+
+use super::fields::{Fields, float, size};
+use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
+use crate::model::{Beside, Grid, Model, Part, State, Tower};
+use plimsoll_kernels::Format;
+use serde_json::Value;
+
+/// More layers than any tower has.
+const MAX_LAYERS: u32 = 1024;
+
+/// Fills in what the configuration says of towers and of layers that draft.
+///
+/// # Errors
+/// When a size of it is no size.
+pub(super) fn fill(checkpoint: &Checkpoint, model: &mut Model) -> Result<(), ModelError> {
+    if checkpoint.metadata().is_some() || checkpoint.config().is_none() {
+        return Ok(());
+    }
+    let fields = Fields::of(checkpoint)?;
+    let format = super::weights::configured_dtype(checkpoint)?;
+    if let Some(vision) = fields.outer("vision_config").filter(|v| v.is_object()) {
+        let mut parts = Parts { vision, format, tensors: Vec::new() };
+        model.extras.vision = parts.tower(&fields, model.hidden)?;
+        model.extras.tensors.append(&mut parts.tensors);
+    }
+    if model.extras.draft.is_empty() && fields.get("mtp_num_hidden_layers").is_some() {
+        qwen_drafts(&fields, format, model)?;
+    }
+    Ok(())
+}
+
+struct Parts<'v> {
+    vision: &'v Value,
+    format: Format,
+    tensors: Vec<Beside>,
+}
+
+impl Parts<'_> {
+    fn size(&self, key: &str, default: Option<u32>) -> Result<u32, ModelError> {
+        let named = format!("vision_config.{key}");
+        match (self.vision.get(key).filter(|v| !v.is_null()), default) {
+            (Some(value), _) => {
+                let size = size(&named, value)?;
+                // Far beyond any tower, and far below what a product of two overflows.
+                if size >= 1 << 24 {
+                    return Err(ModelError::field(named, "under 2^24", size.to_string()));
+                }
+                Ok(size)
+            }
+            (None, Some(default)) => Ok(default),
+            (None, None) => Err(ModelError::field(named, "a size", "nothing")),
+        }
+    }
+
+    fn layers(&self, key: &str, default: Option<u32>) -> Result<u32, ModelError> {
+        let layers = self.size(key, default)?;
+        if layers <= MAX_LAYERS {
+            return Ok(layers);
+        }
+        Err(ModelError::field(
+            format!("vision_config.{key}"),
+            format!("1 to {MAX_LAYERS}"),
+            layers.to_string(),
+        ))
+    }
+
+    /// `count` tensors `[rows, cols]`.
+    fn add(&mut self, name: &str, count: u32, rows: u64, cols: u64) {
+        let (name, format) = (name.to_owned(), self.format);
+        self.tensors.push(Beside { name, part: Part::Vision, count: count.into(), rows, cols, format });
+    }
+
+    /// `count` matrices `[rows, cols]` and as many biases.
+    fn biased(&mut self, name: &str, count: u32, rows: u64, cols: u64) {
+        self.add(&format!("{name}.weight"), count, rows, cols);
+        self.add(&format!("{name}.bias"), count, 1, rows);
+    }
+
+    /// `count` norms with a weight and a bias.
+    fn layer_norm(&mut self, name: &str, count: u32, width: u64) {
+        self.add(&format!("{name}.weight"), count, 1, width);
+        self.add(&format!("{name}.bias"), count, 1, width);
+    }
+
+    fn tower(&mut self, fields: &Fields<'_>, text: u32) -> Result<Option<Tower>, ModelError> {
+        let stated = self.vision.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let outer = fields.outer("model_type").and_then(Value::as_str).unwrap_or_default();
+        let text = u64::from(text);
+        match (stated.as_str(), outer) {
+            ("siglip_vision_model", _) | ("", "gemma3") => self.siglip(fields, text).map(Some),
+            ("gemma4_vision", _) => self.gemma4(fields, text).map(Some),
+            ("qwen3_vl" | "qwen3_5" | "qwen3_vl_moe" | "qwen3_5_moe", _)
+            | ("", "qwen3_vl" | "qwen3_5" | "qwen3_vl_moe" | "qwen3_5_moe") => self.qwen().map(Some),
+            ("pixtral", _) => self.pixtral(fields, text).map(Some),
+            ("llama4_vision_model", _) | ("", "llama4") => self.llama4(text).map(Some),
+            // Another tower: its bytes are in no sum, and the model says that there is one.
+            _ => Ok(None),
+        }
+    }
+
+    /// SigLIP and Gemma 3's projector.
+    fn siglip(&mut self, fields: &Fields<'_>, text: u64) -> Result<Tower, ModelError> {
+        let (hidden, ffn) =
+            (self.size("hidden_size", Some(1152))?, self.size("intermediate_size", Some(4304))?);
+        let (layers, patch) =
+            (self.layers("num_hidden_layers", Some(27))?, self.size("patch_size", Some(14))?);
+        let side = self.size("image_size", Some(896))?;
+        let (h, i, p) = (u64::from(hidden), u64::from(ffn), u64::from(patch));
+        self.biased("embeddings.patch_embedding", 1, h, 3 * p * p);
+        self.add("embeddings.position_embedding.weight", 1, u64::from(side / patch).pow(2), h);
+        for part in ["q_proj", "k_proj", "v_proj", "out_proj"] {
+            self.biased(&format!("encoder.layers.*.self_attn.{part}"), layers, h, h);
+        }
+        self.biased("encoder.layers.*.mlp.fc1", layers, i, h);
+        self.biased("encoder.layers.*.mlp.fc2", layers, h, i);
+        self.layer_norm("encoder.layers.*.layer_norm1", layers, h);
+        self.layer_norm("encoder.layers.*.layer_norm2", layers, h);
+        self.layer_norm("post_layernorm", 1, h);
+        self.add("multi_modal_projector.mm_soft_emb_norm.weight", 1, 1, h);
+        self.add("multi_modal_projector.mm_input_projection_weight", 1, h, text);
+        let tokens = match fields.outer("mm_tokens_per_image") {
+            Some(value) => size("mm_tokens_per_image", value)?,
+            None => 256,
+        };
+        let heads = self.size("num_attention_heads", Some(16))?;
+        Ok(Tower { hidden, ffn, heads, layers, patch, grid: Grid::Fixed { side, tokens } })
+    }
+
+    /// Gemma 4: rotated heads with norms, gated MLPs, positions by row and by column.
+    fn gemma4(&mut self, fields: &Fields<'_>, text: u64) -> Result<Tower, ModelError> {
+        let (hidden, ffn) = (self.size("hidden_size", None)?, self.size("intermediate_size", None)?);
+        let (layers, patch) = (self.layers("num_hidden_layers", None)?, self.size("patch_size", Some(16))?);
+        let heads = self.size("num_attention_heads", None)?;
+        let head_dim = self.size("head_dim", Some((hidden / heads).max(1)))?;
+        let positions = self.size("position_embedding_size", Some(10_240))?;
+        let (h, i, p, d) = (u64::from(hidden), u64::from(ffn), u64::from(patch), u64::from(head_dim));
+        let wide = u64::from(heads) * d;
+        self.add("patch_embedder.input_proj.weight", 1, h, 3 * p * p);
+        self.add("patch_embedder.position_embedding_table", 1, 2 * u64::from(positions), h);
+        for part in ["q_proj", "k_proj", "v_proj"] {
+            self.add(&format!("encoder.layers.*.self_attn.{part}.weight"), layers, wide, h);
+        }
+        self.add("encoder.layers.*.self_attn.o_proj.weight", layers, h, wide);
+        self.add("encoder.layers.*.self_attn.q_norm.weight", layers, 1, d);
+        self.add("encoder.layers.*.self_attn.k_norm.weight", layers, 1, d);
+        for part in ["gate_proj", "up_proj"] {
+            self.add(&format!("encoder.layers.*.mlp.{part}.weight"), layers, i, h);
+        }
+        self.add("encoder.layers.*.mlp.down_proj.weight", layers, h, i);
+        for norm in [
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        ] {
+            self.add(&format!("encoder.layers.*.{norm}.weight"), layers, 1, h);
+        }
+        if self.vision.get("standardize").and_then(Value::as_bool).unwrap_or(false) {
+            self.add("std_bias", 1, 1, h);
+            self.add("std_scale", 1, 1, h);
+        }
+        self.add("embed_vision.embedding_projection.weight", 1, text, h);
+        let merge = self.size("pooling_kernel_size", Some(3))?;
+        let tokens = match fields.outer("vision_soft_tokens_per_image") {
+            Some(value) => size("vision_soft_tokens_per_image", value)?,
+            None => self.size("default_output_length", Some(280))?,
+        };
+        // An image is scaled, proportions kept, to at most so many tokens of merge × merge patches.
+        let token = (u64::from(merge) * p).pow(2);
+        let most = token.saturating_mul(tokens.into());
+        let grid = Grid::Native { merge, min_pixels: token, max_pixels: most };
+        Ok(Tower { hidden, ffn, heads, layers, patch, grid })
+    }
+
+    /// The tower of Qwen3-VL and Qwen3.5.
+    fn qwen(&mut self) -> Result<Tower, ModelError> {
+        let (hidden, ffn) = (self.size("hidden_size", None)?, self.size("intermediate_size", None)?);
+        let (layers, patch) = (self.layers("depth", None)?, self.size("patch_size", None)?);
+        let (merge, frames) =
+            (self.size("spatial_merge_size", Some(2))?, self.size("temporal_patch_size", Some(2))?);
+        let (channels, positions) =
+            (self.size("in_channels", Some(3))?, self.size("num_position_embeddings", Some(2304))?);
+        let out = u64::from(self.size("out_hidden_size", None)?);
+        if merge > 64 || frames > 64 || channels > 64 || patch > 1024 {
+            return Err(ModelError::field(
+                "vision_config",
+                "patches and merges of a tower",
+                format!("{merge}, {patch}"),
+            ));
+        }
+        let (h, i, p) = (u64::from(hidden), u64::from(ffn), u64::from(patch));
+        let merged = h * u64::from(merge).pow(2);
+        self.biased("patch_embed.proj", 1, h, u64::from(channels) * u64::from(frames) * p * p);
+        self.add("pos_embed.weight", 1, positions.into(), h);
+        self.biased("blocks.*.attn.qkv", layers, 3 * h, h);
+        self.biased("blocks.*.attn.proj", layers, h, h);
+        self.biased("blocks.*.mlp.linear_fc1", layers, i, h);
+        self.biased("blocks.*.mlp.linear_fc2", layers, h, i);
+        self.layer_norm("blocks.*.norm1", layers, h);
+        self.layer_norm("blocks.*.norm2", layers, h);
+        self.layer_norm("merger.norm", 1, h);
+        let deep = self.vision.get("deepstack_visual_indexes").and_then(Value::as_array).map_or(0, Vec::len);
+        let deep = u32::try_from(deep).unwrap_or(u32::MAX).min(layers);
+        for (name, count) in [("merger", 1), ("deepstack_merger_list.*", deep)] {
+            if count > 0 {
+                self.biased(&format!("{name}.linear_fc1"), count, merged, merged);
+                self.biased(&format!("{name}.linear_fc2"), count, out, merged);
+            }
+        }
+        if deep > 0 {
+            self.layer_norm("deepstack_merger_list.*.norm", deep, merged);
+        }
+        let heads = self.size("num_heads", Some(16))?;
+        // The published preprocessors' bounds: 65,536 to 16,777,216 pixels.
+        let grid = Grid::Native { merge, min_pixels: 1 << 16, max_pixels: 1 << 24 };
+        Ok(Tower { hidden, ffn, heads, layers, patch, grid })
+    }
+
+    /// Pixtral and Mistral 3's projector.
+    fn pixtral(&mut self, fields: &Fields<'_>, text: u64) -> Result<Tower, ModelError> {
+        let (hidden, ffn) =
+            (self.size("hidden_size", Some(1024))?, self.size("intermediate_size", Some(4096))?);
+        let (layers, patch) =
+            (self.layers("num_hidden_layers", Some(24))?, self.size("patch_size", Some(16))?);
+        let side = self.size("image_size", Some(1024))?;
+        let merge = match fields.outer("spatial_merge_size") {
+            Some(value) => size("spatial_merge_size", value)?.min(64),
+            None => 2,
+        };
+        let (h, i, p, m) = (u64::from(hidden), u64::from(ffn), u64::from(patch), u64::from(merge));
+        self.add("patch_conv.weight", 1, h, 3 * p * p);
+        self.add("ln_pre.weight", 1, 1, h);
+        for part in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+            self.add(&format!("transformer.layers.*.attention.{part}.weight"), layers, h, h);
+        }
+        for part in ["gate_proj", "up_proj"] {
+            self.add(&format!("transformer.layers.*.feed_forward.{part}.weight"), layers, i, h);
+        }
+        self.add("transformer.layers.*.feed_forward.down_proj.weight", layers, h, i);
+        self.add("transformer.layers.*.attention_norm.weight", layers, 1, h);
+        self.add("transformer.layers.*.ffn_norm.weight", layers, 1, h);
+        self.add("multi_modal_projector.norm.weight", 1, 1, h);
+        self.add("multi_modal_projector.patch_merger.merging_layer.weight", 1, h, m * m * h);
+        self.add("multi_modal_projector.linear_1.weight", 1, text, h);
+        self.add("multi_modal_projector.linear_2.weight", 1, text, text);
+        let heads = self.size("num_attention_heads", Some(16))?;
+        let grid = Grid::Native { merge, min_pixels: (p * m).pow(2), max_pixels: u64::from(side).pow(2) };
+        Ok(Tower { hidden, ffn, heads, layers, patch, grid })
+    }
+
+    /// Llama 4's tower and adapter.
+    fn llama4(&mut self, text: u64) -> Result<Tower, ModelError> {
+        let (hidden, ffn) =
+            (self.size("hidden_size", Some(768))?, self.size("intermediate_size", Some(5632))?);
+        let (layers, patch) =
+            (self.layers("num_hidden_layers", Some(34))?, self.size("patch_size", Some(14))?);
+        let side = self.size("image_size", Some(448))?;
+        let into = u64::from(self.size("projector_input_dim", Some(4096))?);
+        let out = u64::from(self.size("projector_output_dim", Some(4096))?);
+        let last = u64::from(self.size("vision_output_dim", Some(7680))?);
+        let (h, i, p) = (u64::from(hidden), u64::from(ffn), u64::from(patch));
+        self.add("patch_embedding.linear.weight", 1, h, 3 * p * p);
+        self.add("class_embedding", 1, 1, h);
+        let patches = u64::from(side / patch).pow(2);
+        self.add("positional_embedding_vlm", 1, patches + 1, h);
+        self.layer_norm("layernorm_pre", 1, h);
+        self.layer_norm("layernorm_post", 1, h);
+        for part in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+            self.biased(&format!("model.layers.*.self_attn.{part}"), layers, h, h);
+        }
+        self.biased("model.layers.*.mlp.fc1", layers, i, h);
+        self.biased("model.layers.*.mlp.fc2", layers, h, i);
+        self.layer_norm("model.layers.*.input_layernorm", layers, h);
+        self.layer_norm("model.layers.*.post_attention_layernorm", layers, h);
+        self.add("vision_adapter.mlp.fc1.weight", 1, into, i);
+        self.add("vision_adapter.mlp.fc2.weight", 1, out, into);
+        self.add("multi_modal_projector.linear_1.weight", 1, text, last);
+        let ratio =
+            self.vision.get("pixel_shuffle_ratio").map(|v| float("pixel_shuffle_ratio", v)).transpose()?;
+        let ratio = ratio.unwrap_or(0.5).clamp(0.01, 1.0);
+        let tokens = (patches as f64 * ratio * ratio) as u32;
+        let heads = self.size("num_attention_heads", Some(16))?;
+        Ok(Tower { hidden, ffn, heads, layers, patch, grid: Grid::Fixed { side, tokens } })
+    }
+}
+
+/// The layers of Qwen3-Next and Qwen3.5 that draft: a projection, three norms, and a layer of full attention like the
+/// model's own; they share the embedding and the head.
+fn qwen_drafts(fields: &Fields<'_>, format: Format, model: &mut Model) -> Result<(), ModelError> {
+    let count = fields.get("mtp_num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
+    let full = model.states.iter().find(|s| matches!(s, State::KvFull { .. })).copied();
+    let (Some(state), Some(count)) = (full, u32::try_from(count).ok().filter(|n| (1..=64).contains(n)))
+    else {
+        return Ok(());
+    };
+    // Whatever the last layer of full attention has, the drafting layer has, and a projection and norms beside.
+    let layer = model.states.iter().rposition(|s| matches!(s, State::KvFull { .. })).unwrap_or(0);
+    let of_layer = |name: &str| name.contains(&format!(".layers.{layer}."));
+    let mut tensors = Vec::new();
+    let mut add = |name: &str, rows: u64, cols: u64, format: Format| {
+        let name = name.replace(&format!(".layers.{layer}."), ".mtp.layers.*.");
+        tensors.push(Beside { name, part: Part::Draft, count: count.into(), rows, cols, format });
+    };
+    for matrix in model.matrices.iter().filter(|m| of_layer(m.source.name())) {
+        add(matrix.source.name(), matrix.rows.into(), matrix.cols.into(), matrix.format);
+    }
+    for vector in model.vectors.iter().filter(|v| of_layer(&v.tensor)) {
+        add(&vector.tensor, 1, vector.len.into(), vector.format);
+    }
+    let hidden = u64::from(model.hidden);
+    for (name, rows, cols) in [
+        ("mtp.fc.weight", hidden, 2 * hidden),
+        ("mtp.pre_fc_norm_hidden.weight", 1, hidden),
+        ("mtp.pre_fc_norm_embedding.weight", 1, hidden),
+        ("mtp.norm.weight", 1, hidden),
+    ] {
+        tensors.push(Beside { name: name.into(), part: Part::Draft, count: 1, rows, cols, format });
+    }
+    model.extras.tensors.append(&mut tensors);
+    model.extras.draft = vec![state; count as usize];
+    Ok(())
+}
