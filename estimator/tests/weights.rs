@@ -54,7 +54,9 @@ fn published_totals() {
         assert!(inventory(&checkpoint, &model).iter().all(|e| e.exact), "{name}");
     }
     let (checkpoint, model) = plain("gemma-4-31b-it-nvfp4");
-    assert_eq!(bytes_by_part(&checkpoint, &model).text, 2 * 30_697_345_340);
+    let parts = bytes_by_part(&checkpoint, &model);
+    assert_eq!([parts.text, parts.vision], [2 * 30_697_345_340, 2 * 575_743_536]);
+    assert_eq!(parts.total(), 62_546_177_752);
     assert_eq!(parameters(&checkpoint, &model), 30_697_345_340);
 }
 
@@ -174,7 +176,7 @@ fn every_scheme_prices_every_model() {
     let geometry = Geometry { context: 1024, prefill_chunk: 32, ..Geometry::default_for(1024) };
     for name in names() {
         let checkpoint = Checkpoint::open(&configs().join(format!("{name}.json"))).unwrap();
-        let Ok(model) = Registry::standard().build(&checkpoint) else { continue };
+        let model = Registry::standard().build(&checkpoint).unwrap_or_else(|e| panic!("{name}: {e}"));
         let text = model.parameters();
         for scheme in schemes() {
             match recast(&model, &scheme, &checkpoint) {
@@ -212,6 +214,23 @@ fn every_scheme_prices_every_model() {
         }
     }
     assert!(plans > 100 && refused > 100, "{plans} {refused}");
+}
+
+/// A tower is in the same file where packers leave it there; GGUF and MLX have it elsewhere, or nowhere, and say so.
+#[test]
+fn towers_are_counted_where_they_are() {
+    let (checkpoint, model) = plain("gemma-4-31b-it-nvfp4");
+    let of = |scheme: &str| recast(&model, scheme, &checkpoint).unwrap();
+    assert_eq!(of("nvfp4").stored.vision, 2 * 575_743_536);
+    assert_eq!(of("f32").stored.vision, 4 * 575_743_536);
+    assert_eq!(of("f32").stored.text, 4 * 30_697_345_340);
+    for scheme in ["q4_k_m", "mlx-4bit"] {
+        let recast = of(scheme);
+        assert_eq!(recast.stored.vision, 0);
+        assert!(recast.notes.iter().any(|n| n.contains("1,151,487,072 bytes")), "{:?}", recast.notes);
+    }
+    let tower = of("f32").model.extras.tensors;
+    assert!(tower.iter().all(|beside| beside.format == Format::F32));
 }
 
 /// More bits are more bytes, in the file and on the device.

@@ -79,6 +79,10 @@ fn implied(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
     for beside in &model.extras.tensors {
         let mut named = named(&beside.name);
         named.expert = false;
+        // Scales of packed weights follow from their formats: what is listed is a weight.
+        if named.role == Role::Scale {
+            named.role = Role::Other;
+        }
         let (format, exact) = published(&model.architecture, named.role, &beside.name, beside.format);
         let laid = Laid {
             name: &beside.name,
@@ -94,6 +98,8 @@ fn implied(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
         let plain = beside.part == Part::Vision
             || (beside.format.is_float() && !matches!(layout, Layout::Blocks { by_format: false, .. }));
         let layout = if plain { Layout::Plain } else { layout };
+        // Packers often leave layers that draft as they were, and configurations do not always say so.
+        let exact = exact && !(matches!(layout, Layout::Factors { .. }) && beside.part == Part::Draft);
         let tensors = laid.entries(layout).unwrap_or_else(|| vec![unknown(&laid)]);
         entries.extend(tensors.into_iter().map(|entry| Entry { exact: entry.exact && exact, ..entry }));
     }

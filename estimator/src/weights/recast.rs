@@ -352,6 +352,9 @@ impl Work<'_> {
                 exact: true,
             });
         }
+        if let Scheme::Plain(format) = scheme {
+            model.extras.tensors.iter_mut().for_each(|beside| beside.format = format);
+        }
         let published = inventory(self.checkpoint, self.model);
         self.beside(scheme, &files, &published, &mut entries, &mut notes);
         let fold = |entries: &[Entry]| entries.iter().fold(Parts::default(), Parts::with);
