@@ -8,6 +8,7 @@ pub mod budget;
 mod build;
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod devices;
 pub mod error;
 pub mod geometry;
 mod groups;
@@ -19,6 +20,7 @@ mod pool;
 mod recurrent;
 pub mod report;
 mod retained;
+pub mod roofline;
 mod show;
 pub mod solve;
 mod vectors;

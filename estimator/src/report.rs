@@ -2,10 +2,12 @@
 
 use crate::budget::Budget;
 use crate::build::facts;
+use crate::devices::Check;
 use crate::error::PlanError;
 use crate::geometry::{Geometry, Priced};
 use crate::others::Others;
 use crate::plan::{Plan, Segment};
+use crate::roofline::Ceilings;
 use crate::solve::Solver;
 use crate::verdict::{Overhead, Suggestion, Verdict, admit};
 use crate::weights::{self, Parts};
@@ -211,6 +213,12 @@ pub struct Report {
     /// Why it is a price and cannot be run, where that is so.
     #[serde(default)]
     pub estimate_only: Option<String>,
+    /// What the device has of what the plan needs, where a device was named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// What the device could do at most, where a device was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceilings: Option<Ceilings>,
     /// What else lives on the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<Others>,
@@ -330,6 +338,8 @@ impl Report {
             },
             pipelines: plan.as_ref().map_or(0, |p| p.kernels.len() as u32),
             estimate_only: plan.as_ref().and_then(|p| p.estimate_only.clone()),
+            checks: Vec::new(),
+            ceilings: None,
             others: None,
         };
         Ok((report, verdict))
