@@ -57,7 +57,7 @@ pub(super) fn build(checkpoint: &Checkpoint, spec: &Spec) -> Result<Model, Model
         ropes: vec![],
         graph: g.finish(logits),
         notes: spec.notes.clone(),
-        extras: Extras { estimate_only: Some(why), draft, tensors, vision: None },
+        extras: Extras { estimate_only: Some(why), draft, tensors, ..Extras::default() },
     })
 }
 
