@@ -8,7 +8,8 @@
 
 use crate::error::PlanError;
 use crate::geometry::{Geometry, Images};
-use crate::plan::{ALIGN, Buffer, Role, Segment};
+use crate::plan::{ALIGN, Role, Segment};
+use crate::pool::Slab;
 use crate::solve::Solver;
 use plimsoll_models::Model;
 use plimsoll_models::model::{Grid, Part, Tower};
@@ -179,22 +180,14 @@ pub fn weight_bytes(model: &Model, geometry: &Geometry) -> u64 {
     if geometry.priced.images.count == 0 { 0 } else { crate::peers::stored_bytes(model, Part::Vision) }
 }
 
-/// Bytes to add to the activations of a plan whose text programs need `text`.
-///
-/// # Errors
-/// As [`activation_bytes`].
-pub(crate) fn beyond_text(model: &Model, geometry: &Geometry, text: u64) -> Result<u64, PlanError> {
-    Ok(activation_bytes(model, geometry)?.saturating_sub(text))
-}
-
 /// Buffers for so many bytes, none past the adapter's limit.
-pub(crate) fn buffers(
-    name: &str,
+pub(crate) fn slabs(
+    name: &'static str,
     segment: Segment,
     role: Role,
     bytes: u64,
     most: u64,
-) -> Result<Vec<Buffer>, PlanError> {
+) -> Result<Vec<Slab>, PlanError> {
     const MAX_BUFFERS: u64 = 1 << 14;
     let most = (most / ALIGN * ALIGN).max(ALIGN);
     let count = bytes.div_ceil(most);
@@ -203,14 +196,14 @@ pub(crate) fn buffers(
         return Err(PlanError::Geometry { field: "images", expected, got: count });
     }
     let piece = |i: u64| (bytes - i * most).min(most).next_multiple_of(ALIGN);
-    let buffer = |i| Buffer { name: format!("{name}.{i}"), segment, role, bytes: piece(i) };
-    Ok((0..count).map(buffer).collect())
+    let slab = |i: u64| Slab { name, index: Some(i as u32), segment, role, bytes: piece(i) };
+    Ok((0..count).map(slab).collect())
 }
 
 impl ImagesPart {
     /// What images of the asked size cost this model, where it reads any.
     pub(crate) fn of(solver: &Solver<'_>, geometry: &Geometry) -> Option<Self> {
-        let tower = solver.model.extras.vision.as_ref()?;
+        let tower = solver.pricer.model().extras.vision.as_ref()?;
         let Images { width, height, .. } = geometry.priced.images;
         let cut = cut(tower, width, height);
         Some(Self {

@@ -12,7 +12,8 @@ use plimsoll_estimator::plan::Segment;
 use plimsoll_estimator::report::Question;
 use plimsoll_estimator::verdict::Broke;
 use plimsoll_estimator::{
-    Admitted, Geometry, Overhead, Plan, Priced, Reading, Report, Solver, Verdict, admit, budget::Budget,
+    Admitted, Geometry, Overhead, Plan, Priced, Pricer, Reading, Report, Solver, Verdict, admit,
+    budget::Budget,
 };
 use plimsoll_kernels::{Limits, Profile};
 use plimsoll_models::Model;
@@ -224,8 +225,8 @@ fn report_06_readings_are_fresh_and_what_is_replaced_is_credited() {
     let (_, model) = open("configs/qwen3-30b-a3b.json");
     let profile = roomy();
     let slice = Budget::flag(68_300_000_000, "slice");
-    let solver =
-        Solver { model: &model, profile: &profile, budget: Some(&slice), overhead: Overhead::default() };
+    let pricer = Pricer::new(&model, &profile);
+    let solver = Solver { pricer: &pricer, budget: Some(&slice), overhead: Overhead::default() };
     let base = Geometry { slots: 8, logit_rows: 8, ..Geometry::default_for(40_960) };
     let geometry = solver.largest_context(&base).unwrap();
     let need = total(&model, &geometry);
@@ -357,7 +358,8 @@ fn report_12_the_most_slots_are_known_before_a_launch() {
     assert_eq!(slot, 149 * MIB + 5 * MIB / 8 + 2 * MIB);
     let closed = 100 * GB / slot;
     assert!(u64::from(slots) <= closed && u64::from(slots) > closed * 97 / 100, "{slots} of {closed}");
-    let solver = Solver { model: &model, profile: &profile, budget: Some(&budget), overhead };
+    let pricer = Pricer::new(&model, &profile);
+    let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead };
     let at = |slots| Geometry { slots, logit_rows: slots, ..geometry.clone() };
     assert!(solver.fits(&at(slots)).is_some() && solver.fits(&at(slots + 1)).is_none());
     // vLLM's default of 1,024 sequences on 614 blocks is refused in the price too.

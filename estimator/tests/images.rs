@@ -8,7 +8,7 @@ use plimsoll_estimator::geometry::Images;
 use plimsoll_estimator::images::{self, Cut, Size};
 use plimsoll_estimator::plan::Segment;
 use plimsoll_estimator::report::Question;
-use plimsoll_estimator::{Budget, Geometry, Overhead, Plan, PlanError, Priced, Report, Solver};
+use plimsoll_estimator::{Budget, Geometry, Overhead, Plan, PlanError, Priced, Pricer, Report, Solver};
 use plimsoll_kernels::{Format, Profile};
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::Checkpoint;
@@ -145,8 +145,8 @@ fn the_report_says_what_an_image_costs_and_how_many_fit() {
     assert_eq!(free.largest_count, 16);
     let report = ask(Some(&budget));
     let count = report.images.as_ref().unwrap().largest_count;
-    let solver =
-        Solver { model: &model, profile: &profile, budget: Some(&budget), overhead: Overhead::default() };
+    let pricer = Pricer::new(&model, &profile);
+    let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default() };
     assert!(count >= 7 && count <= 16);
     assert!(solver.fits(&with(count, 512, 512)).is_some());
     assert!(count == 16 || solver.fits(&with(count + 1, 512, 512)).is_none());

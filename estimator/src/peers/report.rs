@@ -22,7 +22,7 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
     let asker = Asker { engine, model, options, budget, share, overhead: overhead.bytes };
     let priced = price(engine, model, geometry, options);
     let (verdict, refusal) = asker.judge(&priced, geometry);
-    let mut geometry_part = GeometryPart::of(geometry);
+    let mut geometry_part = GeometryPart::of(model, geometry);
     let mut rules = Vec::new();
     if let Ok(price) = &priced {
         geometry_part.page = price.page;
@@ -70,6 +70,8 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         checks: Vec::new(),
         ceilings: None,
         others: None,
+        coefficients: None,
+        frontier: Default::default(),
         runtime: engine.name().into(),
         rules,
         host: told.map(|p| p.host.clone()).unwrap_or_default(),

@@ -5,6 +5,7 @@ use crate::budget::Budget;
 use crate::build::facts;
 use crate::geometry::Geometry;
 use crate::verdict::Refusal;
+use crate::weights::{self, Parts};
 use plimsoll_kernels::step::PAGE;
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::Checkpoint;
@@ -19,6 +20,7 @@ impl ModelPart {
             source: checkpoint.source().to_string(),
             parameters: model.parameters(),
             checkpoint_bytes: parts.total(),
+            stored_bytes: model.extras.recast.as_ref().map_or(parts.total(), |r| Parts::of(r.stored).total()),
             checkpoint_bytes_by_part: parts,
             layers: Layers {
                 attention_full: facts.attention_full,
@@ -34,13 +36,13 @@ impl ModelPart {
 }
 
 impl GeometryPart {
-    pub(crate) fn of(geometry: &Geometry) -> Self {
+    pub(crate) fn of(model: &Model, geometry: &Geometry) -> Self {
         Self {
             context: geometry.context,
             slots: geometry.slots,
             prefill_chunk: geometry.prefill_chunk,
             kv: geometry.kv_pair().to_string(),
-            weights: "as-stored".into(),
+            weights: weights::scheme_of(model),
             images: geometry.priced.images.count,
             draft_depth: geometry.draft_depth,
             snapshots: geometry.priced.snapshots,
