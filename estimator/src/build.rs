@@ -124,14 +124,13 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Adds them: `arena` by buffer, what `images` take of it at most, `params` slots, and `results` the most bytes of a step's results.
+    /// Adds them: `arena` by buffer, `params` slots, and `results` the most bytes of a step's results.
     pub fn new(
         slabs: &mut Vec<Slab>,
         prepared: &Prepared,
         profile: &Profile,
         step: &StepLayout,
         arena: &[u64],
-        images: u64,
         params: u64,
         results: u64,
     ) -> Result<Self, PlanError> {
@@ -143,9 +142,6 @@ impl Tail {
             role: Role::Arena,
             bytes,
         }));
-        let more = images.saturating_sub(arena.iter().sum());
-        let most = limits.max_buffer_size;
-        slabs.extend(crate::images::slabs("images", Segment::Activations, Role::Arena, more, most)?);
         let mut io = |name: &'static str, index: Option<u32>, role, bytes: u64| -> Result<u32, PlanError> {
             let bytes = bytes.max(1).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
             let slab = Slab { name, index, segment: Segment::Io, role, bytes };
@@ -209,8 +205,8 @@ impl Pricer<'_> {
         // A step reads back logits or candidates, never both.
         let results = programs.iter().map(|p| p.logits.bytes.max(p.top_k.bytes).max(p.greedy.bytes)).max();
         let (params, results) = (tables.params.len() as u64, results.unwrap_or(0));
-        let images = crate::images::activation_bytes(model, geometry)?;
-        let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, images, params, results)?;
+        crate::images::widen(&mut arena, model, geometry, profile.limits.max_buffer_size)?;
+        let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
         Ok(Plan {
             schema: PLAN_SCHEMA,
             model: facts(model),

@@ -180,6 +180,23 @@ pub fn weight_bytes(model: &Model, geometry: &Geometry) -> u64 {
     if geometry.priced.images.count == 0 { 0 } else { crate::peers::stored_bytes(model, Part::Vision) }
 }
 
+/// Adds buffers to the arena that text programs need, until it holds what images ask for.
+///
+/// # Errors
+/// As [`activation_bytes`].
+pub(crate) fn widen(
+    arena: &mut Vec<u64>,
+    model: &Model,
+    geometry: &Geometry,
+    most: u64,
+) -> Result<(), PlanError> {
+    let text = arena.iter().copied().fold(0, u64::saturating_add);
+    let more = activation_bytes(model, geometry)?.saturating_sub(text);
+    let slabs = slabs("images", Segment::Activations, Role::Arena, more, most)?;
+    arena.extend(slabs.iter().map(|slab| slab.bytes));
+    Ok(())
+}
+
 /// Buffers for so many bytes, none past the adapter's limit.
 pub(crate) fn slabs(
     name: &'static str,

@@ -249,8 +249,8 @@ impl<'a> Pricer<'a> {
             readers.push(readers_here);
         }
         let (params, pipelines) = memo.count(&programs, &readers, &cut);
-        let images = crate::images::activation_bytes(model, geometry)?;
-        let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, images, params, results)?;
+        crate::images::widen(&mut arena, model, geometry, profile.limits.max_buffer_size)?;
+        let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
         let price = sums(&slabs, &kv, tail.staging_bytes, largest, pipelines);
         if price.total() > most { Err(Stop::Beyond) } else { Ok(price) }
     }
