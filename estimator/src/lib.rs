@@ -9,6 +9,7 @@ mod build;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod coefficients;
+pub mod devices;
 pub mod error;
 pub mod geometry;
 mod groups;
@@ -22,6 +23,7 @@ pub mod pricer;
 mod recurrent;
 pub mod report;
 mod retained;
+pub mod roofline;
 mod show;
 pub mod solve;
 mod sound;

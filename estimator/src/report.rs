@@ -3,11 +3,13 @@
 use crate::budget::Budget;
 use crate::build::{estimate_only, facts};
 use crate::coefficients::Coefficients;
+use crate::devices::Check;
 use crate::error::PlanError;
 use crate::geometry::{Geometry, Priced};
 use crate::others::Others;
 use crate::plan::{Plan, Segment};
 use crate::pricer::Pricer;
+use crate::roofline::Ceilings;
 use crate::solve::{Frontier, Solver};
 use crate::verdict::{Overhead, Suggestion, Verdict, admit_within};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
@@ -210,6 +212,12 @@ pub struct Report {
     /// Why it is a price and cannot be run, where that is so.
     #[serde(default)]
     pub estimate_only: Option<String>,
+    /// What the device has of what the plan needs, where a device was named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// What the device could do at most, where a device was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceilings: Option<Ceilings>,
     /// What else lives on the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<Others>,
@@ -335,6 +343,8 @@ impl Report {
             },
             pipelines: price.as_ref().map_or(0, |p| p.pipelines),
             estimate_only: price.as_ref().and_then(|_| estimate_only(model, geometry)),
+            checks: Vec::new(),
+            ceilings: None,
             others: None,
             coefficients: Coefficients::new(pricer, geometry),
             // Without a budget everything up to the limits of the adapter fits.
