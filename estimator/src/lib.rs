@@ -29,6 +29,7 @@ pub mod solve;
 mod sound;
 mod vectors;
 pub mod verdict;
+pub mod weights;
 
 pub use budget::{Budget, Reading};
 pub use build::PLAN_SCHEMA;

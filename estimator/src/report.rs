@@ -12,12 +12,12 @@ use crate::pricer::Pricer;
 use crate::roofline::Ceilings;
 use crate::solve::{Frontier, Solver};
 use crate::verdict::{Overhead, Suggestion, Verdict, admit_within};
+use crate::weights::{self, Parts};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
 use plimsoll_models::Model;
-use plimsoll_models::checkpoint::{Checkpoint, Source};
+use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
 
 /// Version of the document.
 pub const SCHEMA: u32 = 1;
@@ -32,6 +32,9 @@ pub struct ModelPart {
     pub parameters: u64,
     pub checkpoint_bytes: u64,
     pub checkpoint_bytes_by_part: CheckpointBytes,
+    /// Bytes of the tensors of a file with the weights that are priced: the checkpoint's, or those of another scheme.
+    #[serde(default)]
+    pub stored_bytes: u64,
     pub layers: Layers,
     pub context_max: u32,
     pub vocab: u32,
@@ -53,7 +56,7 @@ pub struct CheckpointBytes {
 
 impl CheckpointBytes {
     fn total(&self) -> u64 {
-        self.text + self.vision + self.draft + self.other
+        Parts::of([self.text, self.vision, self.draft, self.other]).total()
     }
 }
 
@@ -291,6 +294,11 @@ impl Report {
                 source: checkpoint.source().to_string(),
                 parameters: model.parameters(),
                 checkpoint_bytes: parts.total(),
+                stored_bytes: model
+                    .extras
+                    .recast
+                    .as_ref()
+                    .map_or(parts.total(), |r| Parts::of(r.stored).total()),
                 checkpoint_bytes_by_part: parts,
                 layers: Layers {
                     attention_full: facts.attention_full,
@@ -307,7 +315,7 @@ impl Report {
                 slots: geometry.slots,
                 prefill_chunk: geometry.prefill_chunk,
                 kv: geometry.kv_pair().to_string(),
-                weights: "as-stored".into(),
+                weights: weights::scheme_of(model),
                 images: 0,
                 draft_depth: geometry.draft_depth,
                 snapshots: geometry.priced.snapshots,
@@ -377,49 +385,14 @@ pub fn kv_bytes_per_token(model: &Model, geometry: &Geometry) -> u64 {
     pages.map(|(_, bytes)| bytes / u64::from(PAGE)).fold(0, u64::saturating_add)
 }
 
-/// Beginnings of the names of tensors that read images, and of those that draft tokens, in the spellings of
-/// safetensors and GGUF.
-const VISION: [&str; 9] = [
-    "vision_tower.",
-    "vision_model.",
-    "multi_modal_projector.",
-    "visual.",
-    "model.vision",
-    "model.multi_modal_projector.",
-    "model.embed_vision.",
-    "v.",
-    "mm.",
-];
-const DRAFT: [&str; 3] = ["mtp.", "model.mtp", "nextn."];
-
-/// The tensors of the checkpoint; of a bare configuration, those the model would read.
+/// The checkpoint's bytes, also where the model is priced in other weights than its own.
 fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> CheckpointBytes {
-    let mut parts = CheckpointBytes::default();
-    if checkpoint.source() == Source::Config {
-        let matrices = model
-            .matrices
-            .iter()
-            .map(|m| m.format.row_bytes(m.cols.into()).unwrap_or(0).saturating_mul(m.rows.into()));
-        let vectors = model.vectors.iter().map(|v| v.format.row_bytes(v.len.into()).unwrap_or(0));
-        parts.text = matrices.chain(vectors).sum();
-        return parts;
-    }
-    let matrices = model.matrices.iter().flat_map(|m| m.source.tensors());
-    let read: HashSet<&str> = matrices.chain(model.vectors.iter().flat_map(|v| v.tensors())).collect();
-    for tensor in checkpoint.tensors() {
-        let begins = |names: &[&str]| names.iter().any(|n| tensor.name.starts_with(n));
-        let part = if read.contains(tensor.name.as_str()) {
-            &mut parts.text
-        } else if begins(&VISION) {
-            &mut parts.vision
-        } else if begins(&DRAFT) || tensor.name.contains(".nextn.") {
-            &mut parts.draft
-        } else {
-            &mut parts.other
-        };
-        *part += tensor.bytes;
-    }
-    parts
+    let parts = match &model.extras.recast {
+        Some(recast) => Parts::of(recast.published),
+        None => weights::bytes_by_part(checkpoint, model),
+    };
+    let Parts { text, vision, draft, other } = parts;
+    CheckpointBytes { text, vision, draft, other }
 }
 
 /// Contexts from 1,024 by doubling to the model's, and the one asked for.

@@ -6,7 +6,9 @@ mod common;
 use common::{Toy, open};
 use plimsoll_estimator::report::Question;
 use plimsoll_estimator::verdict::Broke;
-use plimsoll_estimator::{Admitted, Budget, Geometry, Overhead, Plan, Pricer, Report, Solver, Verdict, admit};
+use plimsoll_estimator::{
+    Admitted, Budget, Geometry, Overhead, Plan, Pricer, Report, Solver, Verdict, admit,
+};
 use plimsoll_kernels::{AttentionShape, KvFormat, Limits, Profile};
 use plimsoll_models::Model;
 use plimsoll_models::model::State;
