@@ -24,38 +24,47 @@ pub struct Place {
 
 /// Packs items into as few buffers of at most `max` bytes as a first fit by falling size finds. Items alive at the
 /// same op never overlap. Answers the places and the bytes of each buffer; `Err(i)` when item `i` alone exceeds `max`.
+///
+/// Only items that are alive together with the one at hand are looked at, so a chain of layers takes time in proportion
+/// to its length.
 pub fn pack(items: &[Item], max: u64) -> Result<(Vec<Place>, Vec<u64>), usize> {
-    let size = |item: &Item| item.bytes.max(1).next_multiple_of(ALIGN);
+    // Past the end of the numbers is past any `max`, a multiple of the alignment.
+    let max = max / ALIGN * ALIGN;
+    let size = |item: &Item| item.bytes.max(1).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
     let mut order: Vec<usize> = (0..items.len()).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(size(&items[i])), items[i].first, i));
-    let mut places: Vec<Option<Place>> = vec![None; items.len()];
+    order.sort_unstable_by_key(|&i| (std::cmp::Reverse(size(&items[i])), items[i].first, i));
+    let mut places = vec![Place { buffer: 0, offset: 0 }; items.len()];
     let mut sizes: Vec<u64> = Vec::new();
+    let mut lives = Lives::new(items);
+    // What stands at the same time: buffer, offset, bytes.
+    let mut taken: Vec<(u32, u64, u64)> = Vec::new();
     for &i in &order {
         let bytes = size(&items[i]);
         if bytes > max {
             return Err(i);
         }
-        let alive = |j: usize| items[j].first <= items[i].last && items[i].first <= items[j].last;
+        taken.clear();
+        lives.together(i, |j| {
+            let Place { buffer, offset } = places[j];
+            taken.push((buffer, offset, size(&items[j])));
+        });
+        taken.sort_unstable();
+        // The item goes in the lowest gap of the first buffer that has one.
+        let mut rest = taken.iter().peekable();
         let mut buffer = 0;
         let place = loop {
-            // What stands in this buffer at the same time, by offset: the item goes in the lowest gap that holds it.
-            let mut taken: Vec<(u64, u64)> = order
-                .iter()
-                .filter_map(|&j| {
-                    places[j].filter(|p| p.buffer == buffer && alive(j)).map(|p| (p.offset, size(&items[j])))
-                })
-                .collect();
-            taken.sort_unstable();
             let mut offset = 0;
-            for (start, len) in taken {
-                if start >= offset + bytes {
+            while let Some(&&(_, start, len)) = rest.peek().filter(|taken| taken.0 == buffer) {
+                if start.checked_sub(offset).is_some_and(|gap| gap >= bytes) {
                     break;
                 }
                 offset = offset.max(start + len);
+                rest.next();
             }
-            if offset + bytes <= max {
+            if max - offset >= bytes {
                 break Place { buffer, offset };
             }
+            while rest.next_if(|taken| taken.0 == buffer).is_some() {}
             buffer += 1;
         };
         let index = place.buffer as usize;
@@ -63,9 +72,64 @@ pub fn pack(items: &[Item], max: u64) -> Result<(Vec<Place>, Vec<u64>), usize> {
             sizes.resize(index + 1, 0);
         }
         sizes[index] = sizes[index].max(place.offset + bytes);
-        places[i] = Some(place);
+        places[i] = place;
+        lives.add(i);
     }
-    Ok((places.into_iter().flatten().collect(), sizes))
+    Ok((places, sizes))
+}
+
+/// Items by when they are alive: which of those added meet another.
+struct Lives {
+    /// First and last rank of each item, among the ops at which any item begins.
+    ranks: Vec<(usize, usize)>,
+    /// Items added, by the rank they begin at.
+    begin: Vec<Vec<usize>>,
+    /// A segment tree over the ranks: an item stands at the nodes that cover its life.
+    cover: Vec<Vec<usize>>,
+}
+
+impl Lives {
+    fn new(items: &[Item]) -> Self {
+        let mut firsts: Vec<u32> = items.iter().map(|item| item.first).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        let rank = |item: &Item| {
+            let first = firsts.partition_point(|&op| op < item.first);
+            (first, firsts.partition_point(|&op| op <= item.last).saturating_sub(1).max(first))
+        };
+        let ranks = items.iter().map(rank).collect();
+        Self { ranks, begin: vec![Vec::new(); firsts.len()], cover: vec![Vec::new(); 2 * firsts.len()] }
+    }
+
+    fn add(&mut self, item: usize) {
+        let (first, last) = self.ranks[item];
+        self.begin[first].push(item);
+        let (mut left, mut right) = (first + self.begin.len(), last + self.begin.len() + 1);
+        while left < right {
+            if left & 1 == 1 {
+                self.cover[left].push(item);
+                left += 1;
+            }
+            if right & 1 == 1 {
+                right -= 1;
+                self.cover[right].push(item);
+            }
+            left /= 2;
+            right /= 2;
+        }
+    }
+
+    /// The items added that are alive at some op at which `item` is: those alive where it begins, and those that begin
+    /// later in its life.
+    fn together(&self, item: usize, mut found: impl FnMut(usize)) {
+        let (first, last) = self.ranks[item];
+        let mut node = first + self.begin.len();
+        while node > 0 {
+            self.cover[node].iter().for_each(|&other| found(other));
+            node /= 2;
+        }
+        self.begin[first + 1..=last].iter().flatten().for_each(|&other| found(other));
+    }
 }
 
 #[cfg(test)]
@@ -93,7 +157,62 @@ mod tests {
         assert_eq!(pack(&[item(513, 0, 1)], 512), Err(0));
     }
 
+    /// The same by looking at every pair: what [`pack`] is held against.
+    fn pack_slowly(items: &[Item], max: u64) -> Result<(Vec<Place>, Vec<u64>), usize> {
+        let size = |item: &Item| item.bytes.max(1).next_multiple_of(ALIGN);
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by_key(|&i| (std::cmp::Reverse(size(&items[i])), items[i].first, i));
+        let mut places: Vec<Option<Place>> = vec![None; items.len()];
+        let mut sizes: Vec<u64> = Vec::new();
+        for &i in &order {
+            if size(&items[i]) > max {
+                return Err(i);
+            }
+            let together = |j: usize| items[j].first <= items[i].last && items[i].first <= items[j].last;
+            let place = (0..)
+                .find_map(|buffer| {
+                    let in_buffer = |j: usize| places[j].filter(|p| p.buffer == buffer);
+                    let others = (0..items.len()).filter(|&j| together(j));
+                    let mut taken: Vec<(u64, u64)> =
+                        others.filter_map(|j| Some((in_buffer(j)?.offset, size(&items[j])))).collect();
+                    taken.sort_unstable();
+                    let mut offset = 0;
+                    for (start, len) in taken {
+                        if start >= offset + size(&items[i]) {
+                            break;
+                        }
+                        offset = offset.max(start + len);
+                    }
+                    (offset + size(&items[i]) <= max).then_some(Place { buffer, offset })
+                })
+                .unwrap();
+            sizes.resize(sizes.len().max(place.buffer as usize + 1), 0);
+            let used = &mut sizes[place.buffer as usize];
+            *used = (*used).max(place.offset + size(&items[i]));
+            places[i] = Some(place);
+        }
+        Ok((places.into_iter().flatten().collect(), sizes))
+    }
+
+    #[test]
+    fn sizes_past_the_numbers_are_too_large() {
+        assert_eq!(pack(&[item(u64::MAX, 0, 1)], u64::MAX), Err(0));
+        assert!(
+            pack(&[item(1 << 63, 0, u32::MAX), item(1 << 63, 1, 1)], u64::MAX).is_ok_and(|p| p.1.len() == 2)
+        );
+    }
+
     proptest! {
+        #[test]
+        fn places_are_those_of_looking_at_every_pair(
+            raw in prop::collection::vec((0u64..5000, 0u32..40, 0u32..40), 1..80),
+            max in 4000u64..20_000,
+        ) {
+            let items: Vec<Item> = raw.iter().map(|&(b, f, l)| item(b, f, f + l * l / 40)).collect();
+            let max = max / ALIGN * ALIGN;
+            prop_assert_eq!(pack(&items, max), pack_slowly(&items, max));
+        }
+
         #[test]
         fn live_tensors_never_overlap(
             raw in prop::collection::vec((1u64..5000, 0u32..30, 0u32..6), 1..60),

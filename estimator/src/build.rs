@@ -4,11 +4,11 @@ use crate::error::{Limit, PlanError};
 use crate::geometry::{
     Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS, MAX_SNAPSHOTS,
 };
-use crate::groups::Groups;
 use crate::lower::{Lowering, NARROW, Shared, Tables, tile_tokens};
-use crate::plan::{ALIGN, Buffer, ModelFacts, Plan, Ranges, Role, Segment};
-use crate::pool::Pool;
-use crate::vectors;
+use crate::plan::{ALIGN, Buffer, KvPlan, ModelFacts, Plan, Ranges, RecurrentPlan, Role, Segment};
+use crate::pool::{Pool, Slab};
+use crate::prepare::Prepared;
+use crate::pricer::Pricer;
 use plimsoll_kernels::{Profile, StepLayout, step::PAGE};
 use plimsoll_models::Model;
 use plimsoll_models::graph::Op;
@@ -24,7 +24,7 @@ const STAGING: u64 = 8 << 20;
 const MAX_RANGES: u64 = 1 << 20;
 
 /// Upload buffers, used in turn so that a step can be prepared while another runs.
-const UPLOADS: usize = 2;
+const UPLOADS: u32 = 2;
 
 impl Plan {
     /// Plans a model: places every byte and every dispatch, or says what limit or contradiction stands against it.
@@ -32,47 +32,51 @@ impl Plan {
     /// # Errors
     /// See [`PlanError`]. A plan that exceeds a *budget* is a plan; [`crate::admit`] holds it against one.
     pub fn new(model: &Model, geometry: &Geometry, profile: &Profile) -> Result<Self, PlanError> {
-        validate(geometry, model)?;
+        Pricer::new(model, profile).plan(geometry)
+    }
+}
+
+/// What a geometry places before any op is lowered.
+pub(crate) struct Placed {
+    /// Weights, KV, recurrent states and snapshots.
+    pub slabs: Vec<Slab>,
+    pub kv: KvPlan,
+    pub recurrent: RecurrentPlan,
+    pub step: StepLayout,
+    pub cut: Cut,
+    /// Most tokens of each program.
+    pub sizes: Vec<u32>,
+}
+
+impl Placed {
+    pub fn new(
+        model: &Model,
+        geometry: &Geometry,
+        profile: &Profile,
+        prepared: &Prepared,
+    ) -> Result<Self, PlanError> {
         let tokens = geometry.prefill_chunk.max(geometry.slots);
         let limits = &profile.limits;
-        let mut buffers: Vec<Buffer> = Vec::new();
+        let mut slabs = prepared.slabs.clone();
 
-        let mut pool =
-            Pool::new("weights", Segment::Weights, Role::Matrices, limits.max_buffer_size, buffers.len());
-        let groups = Groups::place(model, profile, &mut pool)?;
-        buffers.extend(pool.buffers());
-        let matrix_bytes: u64 = buffers.iter().map(|b| b.bytes).sum();
-        let longest_row = groups.all.iter().map(|g| g.record.stride()).max().unwrap_or(0);
-
-        let (vector_places, vectors) = vectors::place(model, profile, &mut buffers)?;
-
-        let mut pool = Pool::new("kv", Segment::Kv, Role::Kv, limits.max_buffer_size, buffers.len());
+        let mut pool = Pool::new("kv", Segment::Kv, Role::Kv, limits.max_buffer_size, slabs.len());
         let kv = crate::kv::place(model, geometry, profile, &mut pool)?;
-        buffers.extend(pool.buffers());
-
-        let mut pool = Pool::new(
-            "recurrent",
-            Segment::Recurrent,
-            Role::Recurrent,
-            limits.max_buffer_size,
-            buffers.len(),
-        );
-        let recurrent = crate::recurrent::place(model, geometry, profile, &mut pool)?;
-        buffers.extend(pool.buffers());
+        slabs.extend(pool.slabs());
 
         let mut pool =
-            Pool::new("retained", Segment::Retained, Role::Retained, limits.max_buffer_size, buffers.len());
+            Pool::new("recurrent", Segment::Recurrent, Role::Recurrent, limits.max_buffer_size, slabs.len());
+        let recurrent = crate::recurrent::place(model, geometry, profile, &mut pool)?;
+        slabs.extend(pool.slabs());
+
+        let mut pool =
+            Pool::new("retained", Segment::Retained, Role::Retained, limits.max_buffer_size, slabs.len());
         crate::retained::place(model, geometry, profile, &mut pool)?;
-        buffers.extend(pool.buffers());
+        slabs.extend(pool.slabs());
 
         let sizes = program_sizes(tokens, geometry.slots);
         let mut tiles: Vec<u32> = Vec::new();
         // The layers that share another's state may have query heads of their own.
-        let readers = model.graph.ops.iter().filter_map(|(_, op)| match op {
-            Op::Attention { attention, .. } => Some(Some(&attention.shape)),
-            _ => None,
-        });
-        for shape in model.states.iter().map(State::attention).chain(readers) {
+        for shape in &prepared.facts.shapes {
             for &size in &sizes {
                 let tile = match shape {
                     Some(shape) => tile_tokens(shape, size),
@@ -89,10 +93,10 @@ impl Plan {
         let step = StepLayout::new(tokens, geometry.logit_rows, geometry.slots, &tiles, &pages, &pairs);
         let have = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let step = match step {
-            Some(step) if step.words * 4 <= have => step,
+            Some(step) if step.words.saturating_mul(4) <= have => step,
             beyond => {
                 // Without a layout its words are past what 32 bits can index.
-                let need = beyond.map_or(1 << 34, |step| step.words * 4);
+                let need = beyond.map_or(1 << 34, |step| step.words.saturating_mul(4));
                 return Err(PlanError::Limit {
                     limit: Limit::Binding,
                     name: "step tables".into(),
@@ -101,84 +105,121 @@ impl Plan {
                 });
             }
         };
+        let cut = Cut::new(prepared.facts.dearest, geometry, profile, tokens)?;
+        Ok(Self { slabs, kv, recurrent, step, cut, sizes })
+    }
+}
 
+/// The last buffers of a plan: the arena and what goes to and from the device.
+pub(crate) struct Tail {
+    pub step_buffer: u32,
+    pub params_buffer: u32,
+    pub upload_buffers: Vec<u32>,
+    pub readback_buffer: u32,
+    pub staging_bytes: u64,
+}
+
+impl Tail {
+    /// Adds them: `arena` by buffer, `params` slots, and `results` the most bytes of a step's results.
+    pub fn new(
+        slabs: &mut Vec<Slab>,
+        prepared: &Prepared,
+        profile: &Profile,
+        step: &StepLayout,
+        arena: &[u64],
+        params: u64,
+        results: u64,
+    ) -> Result<Self, PlanError> {
+        let limits = &profile.limits;
+        slabs.extend((0..).zip(arena).map(|(i, &bytes)| Slab {
+            name: "arena",
+            index: Some(i),
+            segment: Segment::Activations,
+            role: Role::Arena,
+            bytes,
+        }));
+        let mut io = |name: &'static str, index: Option<u32>, role, bytes: u64| -> Result<u32, PlanError> {
+            let bytes = bytes.max(1).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+            let slab = Slab { name, index, segment: Segment::Io, role, bytes };
+            if bytes > limits.max_buffer_size {
+                let (limit, have) = (Limit::Allocation, limits.max_buffer_size);
+                return Err(PlanError::Limit { limit, name: slab.name(), need: bytes, have });
+            }
+            slabs.push(slab);
+            Ok(slabs.len() as u32 - 1)
+        };
+        let step_bytes = step.words.saturating_mul(4);
+        let step_buffer = io("step", None, Role::Step, step_bytes)?;
+        let params_buffer = io("params", None, Role::Params, params.saturating_mul(ALIGN))?;
+        let upload_buffers = (0..UPLOADS)
+            .map(|i| io("upload", Some(i), Role::Upload, step_bytes))
+            .collect::<Result<_, _>>()?;
+        let readback_buffer = io("readback", None, Role::Readback, results)?;
+
+        let vector_bytes = prepared.vectors.iter().map(|v| v.bytes).sum::<u64>().next_multiple_of(ALIGN);
+        let largest = limits.max_buffer_size / ALIGN * ALIGN;
+        let staging_bytes = STAGING.min(prepared.matrix_bytes.max(vector_bytes)).min(largest);
+        let staging_bytes = staging_bytes.max(prepared.longest_row).next_multiple_of(ALIGN);
+        if staging_bytes > limits.max_buffer_size {
+            let (limit, have) = (Limit::Allocation, limits.max_buffer_size);
+            return Err(PlanError::Limit { limit, name: "staging".into(), need: staging_bytes, have });
+        }
+        Ok(Self { step_buffer, params_buffer, upload_buffers, readback_buffer, staging_bytes })
+    }
+}
+
+impl Pricer<'_> {
+    /// The whole plan for a geometry.
+    ///
+    /// # Errors
+    /// See [`PlanError`].
+    pub fn plan(&self, geometry: &Geometry) -> Result<Plan, PlanError> {
+        let (model, profile) = (self.model(), self.profile());
+        let prepared = self.prepared(geometry)?;
+        let Placed { mut slabs, kv, recurrent, step, cut, sizes } =
+            Placed::new(model, geometry, profile, prepared)?;
         let mut tables = Tables::default();
-        let ranges = ranges(model, geometry, profile, tokens, &mut tables)?;
-        let arena_base = buffers.len() as u32;
+        let ranges = cut.ranges(&mut tables);
         let shared = Shared {
             model,
             geometry,
             profile,
             step: &step,
-            groups: &groups,
-            vectors: &vectors,
-            vector_places: &vector_places,
+            prepared,
             kv: &kv,
             recurrent: &recurrent,
-            arena_base,
+            arena_base: slabs.len() as u32,
         };
         let mut programs = Vec::new();
         let mut arena: Vec<u64> = Vec::new();
         for &size in &sizes {
             let name = if size > NARROW { "prefill" } else { "decode" };
             let (program, sizes) = Lowering::program(&shared, &mut tables, &format!("{name} {size}"), size)?;
-            arena.resize(arena.len().max(sizes.len()), 0);
-            for (total, size) in arena.iter_mut().zip(sizes) {
-                *total = (*total).max(size);
-            }
+            largest_of_each(&mut arena, &sizes);
             programs.push(program);
         }
-        buffers.extend(arena.into_iter().enumerate().map(|(i, bytes)| Buffer {
-            name: format!("arena.{i}"),
-            segment: Segment::Activations,
-            role: Role::Arena,
-            bytes,
-        }));
-
-        let mut io = |name: &str, role, bytes: u64| -> Result<u32, PlanError> {
-            let bytes = bytes.max(1).next_multiple_of(ALIGN);
-            if bytes > limits.max_buffer_size {
-                let (limit, have) = (Limit::Allocation, limits.max_buffer_size);
-                return Err(PlanError::Limit { limit, name: name.to_owned(), need: bytes, have });
-            }
-            buffers.push(Buffer { name: name.to_owned(), segment: Segment::Io, role, bytes });
-            Ok(buffers.len() as u32 - 1)
-        };
-        let step_buffer = io("step", Role::Step, step.words * 4)?;
-        let params_buffer = io("params", Role::Params, tables.params.len() as u64 * ALIGN)?;
-        let upload_buffers = (0..UPLOADS)
-            .map(|i| io(&format!("upload.{i}"), Role::Upload, step.words * 4))
-            .collect::<Result<_, _>>()?;
         // A step reads back logits or candidates, never both.
         let results = programs.iter().map(|p| p.logits.bytes.max(p.top_k.bytes).max(p.greedy.bytes)).max();
-        let readback_buffer = io("readback", Role::Readback, results.unwrap_or(0))?;
-
-        let vector_bytes = vectors.iter().map(|v| v.bytes).sum::<u64>().next_multiple_of(ALIGN);
-        let largest = limits.max_buffer_size / ALIGN * ALIGN;
-        let staging_bytes = STAGING.min(matrix_bytes.max(vector_bytes)).min(largest).max(longest_row);
-        let staging_bytes = staging_bytes.next_multiple_of(ALIGN);
-        if staging_bytes > limits.max_buffer_size {
-            let (limit, have) = (Limit::Allocation, limits.max_buffer_size);
-            return Err(PlanError::Limit { limit, name: "staging".into(), need: staging_bytes, have });
-        }
-        Ok(Self {
+        let (params, results) = (tables.params.len() as u64, results.unwrap_or(0));
+        let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
+        Ok(Plan {
             schema: PLAN_SCHEMA,
             model: facts(model),
             geometry: geometry.clone(),
             profile: profile.clone(),
             estimate_only: estimate_only(model, geometry),
-            buffers,
-            staging_bytes,
-            groups: groups.all,
-            vectors,
-            vector_places,
+            buffers: slabs.iter().map(Buffer::from).collect(),
+            staging_bytes: tail.staging_bytes,
+            groups: prepared.groups.all.clone(),
+            vectors: prepared.vectors.clone(),
+            vector_places: prepared.vector_places.clone(),
             kv,
             recurrent,
             step,
-            step_buffer,
-            params_buffer,
-            upload_buffers,
-            readback_buffer,
+            step_buffer: tail.step_buffer,
+            params_buffer: tail.params_buffer,
+            upload_buffers: tail.upload_buffers,
+            readback_buffer: tail.readback_buffer,
             params: tables.params,
             ranges,
             kernels: tables.kernels,
@@ -187,7 +228,16 @@ impl Plan {
     }
 }
 
-fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanError> {
+/// Grows each arena buffer to what a program needs of it.
+pub(crate) fn largest_of_each(arena: &mut Vec<u64>, sizes: &[u64]) {
+    arena.resize(arena.len().max(sizes.len()), 0);
+    for (total, size) in arena.iter_mut().zip(sizes) {
+        *total = (*total).max(*size);
+    }
+}
+
+/// That the numbers of a geometry are ones a plan is made for.
+pub(crate) fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanError> {
     let range = |field, value: u32, low: u32, high: u32| {
         if (low..=high).contains(&value) {
             return Ok(());
@@ -207,7 +257,7 @@ fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanError> {
 }
 
 /// Why a plan of this model for this geometry can be priced and not run.
-fn estimate_only(model: &Model, geometry: &Geometry) -> Option<String> {
+pub(crate) fn estimate_only(model: &Model, geometry: &Geometry) -> Option<String> {
     let priced = &geometry.priced;
     let unrun = model.graph.ops.iter().any(|(_, op)| matches!(op, Op::Priced { .. }));
     let unrun = unrun.then(|| format!("{} has operations without kernels", model.architecture));
@@ -233,48 +283,67 @@ fn program_sizes(tokens: u32, slots: u32) -> Vec<u32> {
     sizes
 }
 
-/// How long a KV range may be so that the dearest attention dispatch keeps to the work budget.
-///
-/// # Errors
-/// [`Limit::Allocation`] when there are more of them than parameter slots, before any is made.
-fn ranges(
-    model: &Model,
-    geometry: &Geometry,
-    profile: &Profile,
-    tokens: u32,
-    tables: &mut Tables,
-) -> Result<Ranges, PlanError> {
-    let readers = model.graph.ops.iter().filter_map(|(_, op)| match op {
-        Op::Attention { attention, .. } => Some(&attention.shape),
-        _ => None,
-    });
-    let shapes = model.states.iter().filter_map(State::attention).chain(readers);
-    let dearest = shapes.map(|s| u64::from(s.heads) * u64::from(s.head_dim)).max();
-    let context = u64::from(geometry.context).next_multiple_of(PAGE.into());
-    let page = u64::from(PAGE);
-    let length = match dearest {
-        // Nobody looks back: one range, whatever the context.
-        None => context,
-        Some(width) => {
-            let per_key = 4 * u64::from(tokens) * width.max(1);
-            (profile.work_budget / per_key / page * page).clamp(page, context)
+/// How the context is cut into KV ranges.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    /// Tokens of a range.
+    length: u32,
+    /// Ranges.
+    pub count: u32,
+}
+
+/// The parameters of a range that covers any position.
+const WHOLE: [u32; 4] = [0, 1 << 31, 0, 0];
+
+impl Cut {
+    /// Ranges so long that the dearest attention dispatch (`dearest` values of a row of queries) keeps to the work
+    /// budget.
+    ///
+    /// # Errors
+    /// [`Limit::Allocation`] when there are more of them than parameter slots, before any is made.
+    fn new(
+        dearest: Option<u64>,
+        geometry: &Geometry,
+        profile: &Profile,
+        tokens: u32,
+    ) -> Result<Self, PlanError> {
+        let context = u64::from(geometry.context).next_multiple_of(PAGE.into());
+        let page = u64::from(PAGE);
+        let length = match dearest {
+            // Nobody looks back: one range, whatever the context.
+            None => context,
+            Some(width) => {
+                let per_key = u64::from(tokens).saturating_mul(4).saturating_mul(width.max(1));
+                (profile.work_budget / per_key / page * page).clamp(page, context)
+            }
+        } as u32;
+        let count = context.div_ceil(u64::from(length));
+        let have = profile.limits.max_buffer_size.min(MAX_RANGES * ALIGN);
+        if count * ALIGN > have {
+            let name = "parameters of KV ranges".into();
+            return Err(PlanError::Limit { limit: Limit::Allocation, name, need: count * ALIGN, have });
         }
-    } as u32;
-    let count = context.div_ceil(u64::from(length));
-    let have = profile.limits.max_buffer_size.min(MAX_RANGES * ALIGN);
-    if count * ALIGN > have {
-        let name = "parameters of KV ranges".into();
-        return Err(PlanError::Limit { limit: Limit::Allocation, name, need: count * ALIGN, have });
+        Ok(Self { length, count: count as u32 })
     }
-    let count = count as u32;
-    // A range that is not repeated covers any position.
-    let whole = tables.params(vec![0, 1 << 31, 0, 0]);
-    let mut first = None;
-    for i in 0..count {
-        let slot = tables.params(vec![i * length, length, 0, 0]);
-        first.get_or_insert(slot);
+
+    /// Whether these are the parameters of a range.
+    pub fn holds(&self, words: [u32; 4]) -> bool {
+        let [start, length, ..] = words;
+        let ours = length == self.length && start % length == 0 && start / length < self.count;
+        words == WHOLE || (ours && words[2..] == [0, 0])
     }
-    Ok(Ranges { tokens: length, count, first: first.unwrap_or(whole), whole })
+
+    /// Gives each range its parameters.
+    fn ranges(&self, tables: &mut Tables) -> Ranges {
+        let Self { length, count } = *self;
+        let whole = tables.params(WHOLE.to_vec());
+        let mut first = None;
+        for i in 0..count {
+            let slot = tables.params(vec![i * length, length, 0, 0]);
+            first.get_or_insert(slot);
+        }
+        Ranges { tokens: length, count, first: first.unwrap_or(whole), whole }
+    }
 }
 
 /// What reports say of a model, whatever plan it has.

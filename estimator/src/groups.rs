@@ -9,6 +9,7 @@ use plimsoll_models::graph::{MatrixId, Op};
 use std::collections::HashMap;
 
 /// The groups of a model and how ops find them.
+#[derive(Debug)]
 pub(crate) struct Groups {
     pub all: Vec<WeightGroup>,
     by_parts: HashMap<Vec<MatrixId>, usize>,

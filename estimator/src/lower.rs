@@ -5,17 +5,22 @@ mod attention;
 mod bind;
 mod experts;
 mod recurrent;
+mod summary;
+
+pub(crate) use summary::{Cuts, Part, Summary};
 
 use crate::error::PlanError;
 use crate::geometry::Geometry;
-use crate::groups::{Groups, pieces, stacks};
+use crate::groups::{pieces, stacks};
 use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, VectorPlace, View, WeightGroup, When};
+use crate::prepare::Prepared;
 use plimsoll_kernels::ops::{
     activate, add, clamped_gate, embed, gate, linear, multiply, rms_norm, scale, select_rows, softcap, top_k,
 };
 use plimsoll_kernels::{AttentionShape, Call, Kernel, Profile, StepLayout, Unit};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Tokens up to which a program is for decoding: matrices are read once for at most this many vectors.
@@ -30,9 +35,7 @@ pub(crate) struct Shared<'a> {
     pub geometry: &'a Geometry,
     pub profile: &'a Profile,
     pub step: &'a StepLayout,
-    pub groups: &'a Groups,
-    pub vectors: &'a [View],
-    pub vector_places: &'a [VectorPlace],
+    pub prepared: &'a Prepared,
     pub kv: &'a KvPlan,
     pub recurrent: &'a RecurrentPlan,
     /// Index of the first arena buffer.
@@ -82,9 +85,14 @@ enum Operand {
     View(View),
 }
 
+/// Bytes, and first and last op, of a scratch.
+pub(crate) type Scratch = (u64, u32, u32);
+
 /// A dispatch before the arena is packed.
-struct Draft {
-    label: String,
+struct Draft<'a> {
+    label: Cow<'a, str>,
+    /// What follows the label.
+    suffix: &'static str,
     when: When,
     call: Call,
     operands: Vec<Operand>,
@@ -95,11 +103,9 @@ struct Draft {
 pub(crate) struct Lowering<'a> {
     shared: &'a Shared<'a>,
     max_tokens: u32,
-    drafts: Vec<Draft>,
-    /// First and last op of each tensor.
-    alive: Vec<Option<(u32, u32)>>,
-    /// Bytes, and first and last op, of each scratch.
-    scratch: Vec<(u64, u32, u32)>,
+    drafts: Vec<Draft<'a>>,
+    /// Each scratch.
+    scratch: Vec<Scratch>,
     /// The sorted table of each routing, by tile.
     sorted: HashMap<(TensorId, u32), usize>,
     op: u32,
@@ -115,64 +121,48 @@ impl<'a> Lowering<'a> {
         name: &str,
         max_tokens: u32,
     ) -> Result<(Program, Vec<u64>), PlanError> {
-        let model = shared.model;
-        let mut this = Self {
-            shared,
-            max_tokens,
-            drafts: Vec::new(),
-            alive: vec![None; model.graph.tensors.len()],
-            scratch: Vec::new(),
-            sorted: HashMap::new(),
-            vectors: *shared
-                .vectors
-                .first()
-                .ok_or_else(|| PlanError::graph("plan", "no window of vectors"))?,
-            op: 0,
-        };
-        for (index, (label, op)) in model.graph.ops.iter().enumerate() {
-            this.op = index as u32;
-            this.touch(label, op)?;
-            this.look_at(label, op)?;
-            this.lower(label, op)?;
+        let mut this = Self::new(shared, max_tokens);
+        this.expect_room()?;
+        for index in 0..shared.model.graph.ops.len() {
+            this.lower_at(index)?;
         }
-        this.op = model.graph.ops.len() as u32;
-        let [greedy, top] = [this.sample(When::Greedy, 1)?, this.sample(When::TopK, TOP_K.min(model.vocab))?];
+        let [greedy, top] = this.samples()?;
         this.finish(tables, name, greedy, top)
     }
 
-    /// Turns to the window of the op's vectors. An op without any looks where it may.
-    fn look_at(&mut self, label: &str, op: &Op) -> Result<(), PlanError> {
-        let mut windows = op.vectors().into_iter().map(|id| self.place(label, id).map(|place| place.window));
-        let window = windows.next().transpose()?.unwrap_or(0);
-        for other in windows {
-            if other? != window {
-                return Err(PlanError::graph(label, "vectors of one op stand in different windows"));
-            }
+    fn new(shared: &'a Shared<'a>, max_tokens: u32) -> Self {
+        let vectors = View { buffer: 0, offset: 0, bytes: 0 };
+        Self {
+            shared,
+            max_tokens,
+            drafts: Vec::new(),
+            scratch: Vec::new(),
+            sorted: HashMap::new(),
+            vectors,
+            op: 0,
         }
-        let view = self.shared.vectors.get(window as usize);
-        self.vectors = *view.ok_or_else(|| PlanError::graph(label, "no such window of vectors"))?;
-        Ok(())
     }
 
-    /// Records which tensors the op keeps alive, and that everything it reads was written.
-    fn touch(&mut self, label: &str, op: &Op) -> Result<(), PlanError> {
-        for id in op.reads() {
-            match self.alive.get_mut(id.0 as usize) {
-                Some(Some((_, last))) => *last = self.op,
-                Some(None) => return Err(PlanError::graph(label, "a tensor is read before it is written")),
-                None => return Err(PlanError::graph(label, "no such tensor")),
-            }
+    /// Lowers the op of this index.
+    fn lower_at(&mut self, index: usize) -> Result<(), PlanError> {
+        let facts = &self.shared.prepared.facts;
+        if let Some(fault) = facts.fault_at(index) {
+            return Err(fault.clone());
         }
-        for id in op.writes() {
-            let alive =
-                self.alive.get_mut(id.0 as usize).ok_or_else(|| PlanError::graph(label, "no such tensor"))?;
-            let first = alive.map_or(self.op, |(first, _)| first);
-            *alive = Some((first, self.op));
-        }
-        Ok(())
+        let (label, op) = &self.shared.model.graph.ops[index];
+        self.op = index as u32;
+        self.vectors = facts.windows[index];
+        self.lower(label, op)
     }
 
-    fn lower(&mut self, label: &str, op: &Op) -> Result<(), PlanError> {
+    /// Both ways to sample, after the last op; answers the scratch of their results.
+    fn samples(&mut self) -> Result<[usize; 2], PlanError> {
+        let model = self.shared.model;
+        self.op = model.graph.ops.len() as u32;
+        Ok([self.sample(When::Greedy, 1)?, self.sample(When::TopK, TOP_K.min(model.vocab))?])
+    }
+
+    fn lower(&mut self, label: &'a str, op: &'a Op) -> Result<(), PlanError> {
         let profile = self.shared.profile;
         let choices = |id: &TensorId| matches!(self.tensor_rows(*id), Rows::Choices(_));
         let knows = matches!(
@@ -202,7 +192,7 @@ impl<'a> Lowering<'a> {
                         out_stride: self.width(*out),
                     };
                     let operands = vec![Operand::View(shard.view), Operand::Tensor(*out)];
-                    self.push(label, When::Always, embed::plan(profile, &args), operands);
+                    self.push(label, "", When::Always, embed::plan(profile, &args), operands);
                 }
             }
             Op::RmsNorm { x, weight, plus_one, eps, out, accumulate } => {
@@ -220,7 +210,7 @@ impl<'a> Lowering<'a> {
                     unit: self.unit(*out),
                 };
                 let operands = vec![Operand::Tensor(*x), Operand::Tensor(*out), Operand::View(self.vectors)];
-                self.push(label, self.when(*out), rms_norm::plan(profile, &args), operands);
+                self.push(label, "", self.when(*out), rms_norm::plan(profile, &args), operands);
             }
             Op::Linear { x, bias, out, accumulate, .. } => {
                 let mut column = 0;
@@ -254,14 +244,14 @@ impl<'a> Lowering<'a> {
                     unit: self.unit(*x),
                 };
                 let operands = vec![Operand::Tensor(*x), Operand::Tensor(*by)];
-                self.push(label, self.when(*x), multiply::plan(profile, &args), operands);
+                self.push(label, "", self.when(*x), multiply::plan(profile, &args), operands);
             }
             Op::Scale { x, factor, vector } => {
                 let vector = self.vector_of(label, *vector, 1)?;
                 let (width, unit) = (self.width(*x), self.unit(*x));
                 let args = scale::Args { factor: *factor, vector, width, stride: width, unit };
                 let operands = vec![Operand::Tensor(*x), Operand::View(self.vectors)];
-                self.push(label, self.when(*x), scale::plan(profile, &args), operands);
+                self.push(label, "", self.when(*x), scale::plan(profile, &args), operands);
             }
             Op::GatedNorm { x, gate, norm } => self.gated_norm(label, *x, *gate, norm)?,
             Op::Activate { x, activation } => {
@@ -272,7 +262,7 @@ impl<'a> Lowering<'a> {
                 };
                 let args = activate::Args { activation: *activation, width, stride: width, unit };
                 let operands = vec![Operand::Tensor(*x)];
-                self.push(label, self.when(*x), activate::plan(profile, &args), operands);
+                self.push(label, "", self.when(*x), activate::plan(profile, &args), operands);
             }
             Op::Route { logits, router, out } => self.route(label, *logits, router, *out)?,
             Op::Experts { x, routing, experts, bias, out } => {
@@ -291,7 +281,7 @@ impl<'a> Lowering<'a> {
                     unit: self.unit(*out),
                 };
                 let operands = vec![Operand::Tensor(*x), Operand::Tensor(*out)];
-                self.push(label, self.when(*out), gate::plan(profile, &args), operands);
+                self.push(label, "", self.when(*out), gate::plan(profile, &args), operands);
             }
             Op::ClampedGate { x, gate, out } => {
                 self.expect_halves(label, *x, *out)?;
@@ -308,7 +298,7 @@ impl<'a> Lowering<'a> {
                     unit: self.unit(*out),
                 };
                 let operands = vec![Operand::Tensor(*x), Operand::Tensor(*out)];
-                self.push(label, self.when(*out), clamped_gate::plan(profile, &args), operands);
+                self.push(label, "", self.when(*out), clamped_gate::plan(profile, &args), operands);
             }
             Op::Add { x, to } => {
                 self.expect_width(label, *x, self.width(*to))?;
@@ -319,7 +309,7 @@ impl<'a> Lowering<'a> {
                     unit: self.unit(*to),
                 };
                 let operands = vec![Operand::Tensor(*x), Operand::Tensor(*to)];
-                self.push(label, self.when(*to), add::plan(profile, &args), operands);
+                self.push(label, "", self.when(*to), add::plan(profile, &args), operands);
             }
             Op::SelectRows { x, out } => {
                 self.expect_width(label, *x, self.width(*out))?;
@@ -330,7 +320,7 @@ impl<'a> Lowering<'a> {
                     out_stride: self.width(*out),
                 };
                 let operands = vec![Operand::Tensor(*x), Operand::Tensor(*out)];
-                self.push(label, When::Logits, select_rows::plan(profile, &args), operands);
+                self.push(label, "", When::Logits, select_rows::plan(profile, &args), operands);
             }
             Op::Softcap { x, cap } => {
                 let args = softcap::Args {
@@ -339,7 +329,7 @@ impl<'a> Lowering<'a> {
                     cap: *cap,
                     unit: self.unit(*x),
                 };
-                self.push(label, self.when(*x), softcap::plan(profile, &args), vec![Operand::Tensor(*x)]);
+                self.push(label, "", self.when(*x), softcap::plan(profile, &args), vec![Operand::Tensor(*x)]);
             }
             Op::Priced { out, scratch, .. } => {
                 // Nothing runs; the room is made.
@@ -355,7 +345,7 @@ impl<'a> Lowering<'a> {
     #[allow(clippy::too_many_arguments)] // the op's own fields
     fn linear(
         &mut self,
-        label: &str,
+        label: &'a str,
         x: TensorId,
         stack: &[graph::MatrixId],
         bias: Option<u32>,
@@ -389,7 +379,7 @@ impl<'a> Lowering<'a> {
                 Operand::Tensor(out),
                 Operand::View(self.vectors),
             ];
-            self.push(label, self.when(out), linear::plan(self.shared.profile, &args), operands);
+            self.push(label, "", self.when(out), linear::plan(self.shared.profile, &args), operands);
         }
         Ok(rows)
     }
@@ -398,9 +388,8 @@ impl<'a> Lowering<'a> {
     fn sample(&mut self, when: When, k: u32) -> Result<usize, PlanError> {
         let logits = self.shared.model.graph.logits;
         let at = "sampling";
-        match self.alive.get_mut(logits.0 as usize) {
-            Some(Some((_, last))) => *last = self.op,
-            _ => return Err(PlanError::graph(at, "the logits are never written")),
+        if !self.shared.prepared.facts.is_alive(logits) {
+            return Err(PlanError::graph(at, "the logits are never written"));
         }
         self.expect_width(at, logits, self.shared.model.vocab)?;
         let rows = self.rows(logits);
@@ -410,18 +399,22 @@ impl<'a> Lowering<'a> {
         let scratch = self.scratch(top_k::scratch_words(args.vocab, k, rows) * 4);
         let out = self.scratch(top_k::out_words(k) * u64::from(rows) * 4);
         let label = format!("top_{k}");
-        self.push(&label, when, first, vec![Operand::Tensor(logits), Operand::Scratch(scratch)]);
-        self.push(
-            &format!("{label}.merge"),
-            when,
-            second,
-            vec![Operand::Scratch(scratch), Operand::Scratch(out)],
-        );
+        let operands = vec![Operand::Tensor(logits), Operand::Scratch(scratch)];
+        self.push(label.clone(), "", when, first, operands);
+        let operands = vec![Operand::Scratch(scratch), Operand::Scratch(out)];
+        self.push(label, ".merge", when, second, operands);
         Ok(out)
     }
 
-    fn push(&mut self, label: &str, when: When, call: Call, operands: Vec<Operand>) {
-        self.drafts.push(Draft { label: label.to_owned(), when, call, operands, ranged: false });
+    fn push(
+        &mut self,
+        label: impl Into<Cow<'a, str>>,
+        suffix: &'static str,
+        when: When,
+        call: Call,
+        operands: Vec<Operand>,
+    ) {
+        self.drafts.push(Draft { label: label.into(), suffix, when, call, operands, ranged: false });
     }
 
     fn scratch(&mut self, bytes: u64) -> usize {
@@ -430,7 +423,11 @@ impl<'a> Lowering<'a> {
     }
 
     fn group(&self, label: &str, parts: &[graph::MatrixId]) -> Result<&'a WeightGroup, PlanError> {
-        self.shared.groups.get(parts).ok_or_else(|| PlanError::graph(label, "a matrix was not placed"))
+        self.shared
+            .prepared
+            .groups
+            .get(parts)
+            .ok_or_else(|| PlanError::graph(label, "a matrix was not placed"))
     }
 
     fn vector(&self, label: &str, id: VectorId) -> Result<u32, PlanError> {
@@ -438,7 +435,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn place(&self, label: &str, id: VectorId) -> Result<VectorPlace, PlanError> {
-        let place = self.shared.vector_places.get(id.0 as usize).copied();
+        let place = self.shared.prepared.vector_places.get(id.0 as usize).copied();
         place.ok_or_else(|| PlanError::graph(label, "no such vector"))
     }
 

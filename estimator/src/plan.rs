@@ -366,23 +366,23 @@ pub struct VectorPlace {
 impl Plan {
     /// Bytes of one segment.
     pub fn segment_bytes(&self, segment: Segment) -> u64 {
-        self.buffers.iter().filter(|b| b.segment == segment).map(|b| b.bytes).sum()
+        self.buffers.iter().filter(|b| b.segment == segment).map(|b| b.bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes of the steady state: the sum of the buffers.
     pub fn total(&self) -> u64 {
-        self.buffers.iter().map(|b| b.bytes).sum()
+        self.buffers.iter().map(|b| b.bytes).fold(0, u64::saturating_add)
     }
 
     /// The most bytes there ever are: the steady state and the load's staging.
     pub fn load_peak(&self) -> u64 {
-        self.total() + self.staging_bytes
+        self.total().saturating_add(self.staging_bytes)
     }
 
     /// The most bytes of its own that a host holds for the load, beside the device's: a second staging's worth in
     /// which batches are packed, and [`LOAD_HOST`]. Checkpoints are mapped files, which the system may drop at will.
     pub fn load_host(&self) -> u64 {
-        self.staging_bytes + LOAD_HOST
+        self.staging_bytes.saturating_add(LOAD_HOST)
     }
 
     /// Candidates of a row of [`Program::top_k`].

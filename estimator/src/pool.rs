@@ -39,13 +39,33 @@ impl Pool {
     }
 
     /// The buffers.
-    pub fn buffers(self) -> impl Iterator<Item = Buffer> {
+    pub fn slabs(self) -> impl Iterator<Item = Slab> {
         let Self { name, segment, role, sizes, .. } = self;
-        sizes.into_iter().enumerate().map(move |(i, bytes)| Buffer {
-            name: format!("{name}.{i}"),
-            segment,
-            role,
-            bytes,
-        })
+        (0..).zip(sizes).map(move |(i, bytes)| Slab { name, index: Some(i), segment, role, bytes })
+    }
+}
+
+/// A buffer before anybody needs its name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slab {
+    pub name: &'static str,
+    /// What follows the name, of several.
+    pub index: Option<u32>,
+    pub segment: Segment,
+    pub role: Role,
+    pub bytes: u64,
+}
+
+impl Slab {
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.index.map_or_else(|| self.name.to_owned(), |i| format!("{}.{i}", self.name))
+    }
+}
+
+impl From<&Slab> for Buffer {
+    fn from(slab: &Slab) -> Self {
+        let Slab { segment, role, bytes, .. } = *slab;
+        Buffer { name: slab.name(), segment, role, bytes }
     }
 }

@@ -1,19 +1,23 @@
 //! What an estimate says, as one JSON document (schema 1: fields may be added, never changed).
 
 use crate::budget::Budget;
-use crate::build::facts;
+use crate::build::{estimate_only, facts};
+use crate::coefficients::Coefficients;
+use crate::devices::Check;
 use crate::error::PlanError;
 use crate::geometry::{Geometry, Priced};
 use crate::others::Others;
 use crate::plan::{Plan, Segment};
-use crate::solve::Solver;
-use crate::verdict::{Overhead, Suggestion, Verdict, admit};
+use crate::pricer::Pricer;
+use crate::roofline::Ceilings;
+use crate::solve::{Frontier, Solver};
+use crate::verdict::{Overhead, Suggestion, Verdict, admit_within};
+use crate::weights::{self, Parts};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
 use plimsoll_models::Model;
-use plimsoll_models::checkpoint::{Checkpoint, Source};
+use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
 
 /// Version of the document.
 pub const SCHEMA: u32 = 1;
@@ -28,6 +32,9 @@ pub struct ModelPart {
     pub parameters: u64,
     pub checkpoint_bytes: u64,
     pub checkpoint_bytes_by_part: CheckpointBytes,
+    /// Bytes of the tensors of a file with the weights that are priced: the checkpoint's, or those of another scheme.
+    #[serde(default)]
+    pub stored_bytes: u64,
     pub layers: Layers,
     pub context_max: u32,
     pub vocab: u32,
@@ -49,7 +56,7 @@ pub struct CheckpointBytes {
 
 impl CheckpointBytes {
     fn total(&self) -> u64 {
-        self.text + self.vision + self.draft + self.other
+        Parts::of([self.text, self.vision, self.draft, self.other]).total()
     }
 }
 
@@ -208,9 +215,21 @@ pub struct Report {
     /// Why it is a price and cannot be run, where that is so.
     #[serde(default)]
     pub estimate_only: Option<String>,
+    /// What the device has of what the plan needs, where a device was named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// What the device could do at most, where a device was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceilings: Option<Ceilings>,
     /// What else lives on the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<Others>,
+    /// What the total is made of, whatever the context, slots and chunk.
+    #[serde(default)]
+    pub coefficients: Option<Coefficients>,
+    /// The longest context that fits, by slots; empty without a budget.
+    #[serde(default)]
+    pub frontier: Frontier,
 }
 
 /// What an estimate is made of.
@@ -236,14 +255,19 @@ impl Report {
     /// # Errors
     /// Only a fault of the architecture.
     pub fn new(question: &Question<'_>) -> Result<(Self, Verdict), PlanError> {
+        Self::with(&Pricer::new(question.model, question.profile), question)
+    }
+
+    /// The same, with a pricer of the question's model and profile that has been asked before.
+    ///
+    /// # Errors
+    /// As [`Report::new`].
+    pub fn with(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<(Self, Verdict), PlanError> {
         let Question { checkpoint, model, geometry, profile, budget, overhead } = *question;
-        let verdict = admit(model, geometry, profile, budget, overhead)?;
-        // A plan over the budget is still a plan with bytes to show.
-        let plan = match &verdict {
-            Verdict::Admitted(admitted) => Some(admitted.plan().clone()),
-            Verdict::Refused(_) => Plan::new(model, geometry, profile).ok(),
-        };
-        let solver = Solver { model, profile, budget, overhead };
+        let solver = Solver { pricer, budget, overhead };
+        let verdict = admit_within(&solver, geometry)?;
+        // What is over the budget still has bytes to show.
+        let price = pricer.price(geometry).ok();
         let word = match (&verdict, budget) {
             (Verdict::Refused(_), _) => "refused",
             (Verdict::Admitted(_), Some(_)) => "fits",
@@ -270,6 +294,11 @@ impl Report {
                 source: checkpoint.source().to_string(),
                 parameters: model.parameters(),
                 checkpoint_bytes: parts.total(),
+                stored_bytes: model
+                    .extras
+                    .recast
+                    .as_ref()
+                    .map_or(parts.total(), |r| Parts::of(r.stored).total()),
                 checkpoint_bytes_by_part: parts,
                 layers: Layers {
                     attention_full: facts.attention_full,
@@ -286,7 +315,7 @@ impl Report {
                 slots: geometry.slots,
                 prefill_chunk: geometry.prefill_chunk,
                 kv: geometry.kv_pair().to_string(),
-                weights: "as-stored".into(),
+                weights: weights::scheme_of(model),
                 images: 0,
                 draft_depth: geometry.draft_depth,
                 snapshots: geometry.priced.snapshots,
@@ -294,7 +323,7 @@ impl Report {
                 logit_rows: geometry.logit_rows,
             },
             profile: profile.name.clone(),
-            bytes: plan.as_ref().map(bytes).unwrap_or_default(),
+            bytes: price.as_ref().map(|p| p.bytes.clone()).unwrap_or_default(),
             exact: Exact { weights: true, kv: true, recurrent: true, activations: true },
             overhead: OverheadPart {
                 bytes: overhead.bytes,
@@ -302,8 +331,8 @@ impl Report {
             },
             kv_bytes_per_token: kv_bytes_per_token(model, geometry),
             recurrent_bytes_per_slot: crate::recurrent::bytes_per_slot(model, geometry),
-            largest_allocation: plan.as_ref().map(largest_allocation).unwrap_or_default(),
-            largest_binding: plan.as_ref().map(largest_binding).unwrap_or_default(),
+            largest_allocation: price.as_ref().map(|p| p.largest_allocation.clone()).unwrap_or_default(),
+            largest_binding: price.as_ref().map(|p| p.largest_binding.clone()).unwrap_or_default(),
             budget: budget.map(|b| BudgetPart {
                 bytes: b.bytes,
                 source: b.source.clone(),
@@ -314,15 +343,20 @@ impl Report {
             verdict: word.into(),
             refusal,
             ladder: ladder(&solver, geometry),
-            levers: plan.as_ref().map(|p| levers(model, p)).unwrap_or_default(),
+            levers: price.as_ref().map(|p| levers(pricer, geometry, p.total())).unwrap_or_default(),
             largest: Fits {
                 context: solver.largest_context(geometry).map(|g| g.context),
                 slots: solver.largest_slots(geometry).map(|g| g.slots),
                 prefill_chunk: solver.largest_chunk(geometry).map(|g| g.prefill_chunk),
             },
-            pipelines: plan.as_ref().map_or(0, |p| p.kernels.len() as u32),
-            estimate_only: plan.as_ref().and_then(|p| p.estimate_only.clone()),
+            pipelines: price.as_ref().map_or(0, |p| p.pipelines),
+            estimate_only: price.as_ref().and_then(|_| estimate_only(model, geometry)),
+            checks: Vec::new(),
+            ceilings: None,
             others: None,
+            coefficients: Coefficients::new(pricer, geometry),
+            // Without a budget everything up to the limits of the adapter fits.
+            frontier: budget.map(|_| solver.frontier(geometry)).unwrap_or_default(),
         };
         Ok((report, verdict))
     }
@@ -330,15 +364,6 @@ impl Report {
 
 /// Bytes of a plan, segment by segment.
 pub fn bytes(plan: &Plan) -> Bytes {
-    let mut by_kind = KvBytes::default();
-    for layer in &plan.kv.layers {
-        let bytes: u64 = layer.segments.iter().map(|s| s.view.bytes).sum();
-        match plan.kv.kinds[layer.kind as usize].window {
-            None if layer.latent => by_kind.mla += bytes,
-            None => by_kind.full += bytes,
-            Some(_) => by_kind.sliding += bytes,
-        }
-    }
     Bytes {
         weights: plan.segment_bytes(Segment::Weights),
         kv: plan.segment_bytes(Segment::Kv),
@@ -349,7 +374,7 @@ pub fn bytes(plan: &Plan) -> Bytes {
         total: plan.total(),
         load_peak: plan.load_peak(),
         load_host: plan.load_host(),
-        kv_by_kind: by_kind,
+        kv_by_kind: crate::pricer::by_kind(&plan.kv),
     }
 }
 
@@ -360,73 +385,26 @@ pub fn kv_bytes_per_token(model: &Model, geometry: &Geometry) -> u64 {
     pages.map(|(_, bytes)| bytes / u64::from(PAGE)).fold(0, u64::saturating_add)
 }
 
-/// Beginnings of the names of tensors that read images, and of those that draft tokens, in the spellings of
-/// safetensors and GGUF.
-const VISION: [&str; 9] = [
-    "vision_tower.",
-    "vision_model.",
-    "multi_modal_projector.",
-    "visual.",
-    "model.vision",
-    "model.multi_modal_projector.",
-    "model.embed_vision.",
-    "v.",
-    "mm.",
-];
-const DRAFT: [&str; 3] = ["mtp.", "model.mtp", "nextn."];
-
-/// The tensors of the checkpoint; of a bare configuration, those the model would read.
+/// The checkpoint's bytes, also where the model is priced in other weights than its own.
 fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> CheckpointBytes {
-    let mut parts = CheckpointBytes::default();
-    if checkpoint.source() == Source::Config {
-        let matrices = model
-            .matrices
-            .iter()
-            .map(|m| m.format.row_bytes(m.cols.into()).unwrap_or(0).saturating_mul(m.rows.into()));
-        let vectors = model.vectors.iter().map(|v| v.format.row_bytes(v.len.into()).unwrap_or(0));
-        parts.text = matrices.chain(vectors).sum();
-        return parts;
-    }
-    let matrices = model.matrices.iter().flat_map(|m| m.source.tensors());
-    let read: HashSet<&str> = matrices.chain(model.vectors.iter().flat_map(|v| v.tensors())).collect();
-    for tensor in checkpoint.tensors() {
-        let begins = |names: &[&str]| names.iter().any(|n| tensor.name.starts_with(n));
-        let part = if read.contains(tensor.name.as_str()) {
-            &mut parts.text
-        } else if begins(&VISION) {
-            &mut parts.vision
-        } else if begins(&DRAFT) || tensor.name.contains(".nextn.") {
-            &mut parts.draft
-        } else {
-            &mut parts.other
-        };
-        *part += tensor.bytes;
-    }
-    parts
-}
-
-fn largest_allocation(plan: &Plan) -> Largest {
-    let buffer = plan.buffers.iter().max_by_key(|b| b.bytes);
-    buffer.map(|b| Largest { name: b.name.clone(), bytes: b.bytes }).unwrap_or_default()
-}
-
-fn largest_binding(plan: &Plan) -> Largest {
-    let views =
-        plan.programs.iter().flat_map(|p| &p.dispatches).flat_map(|d| d.views.iter().map(move |v| (v, d)));
-    let largest = views.max_by_key(|(v, _)| v.bytes);
-    largest.map(|(v, d)| Largest { name: d.label.clone(), bytes: v.bytes }).unwrap_or_default()
+    let parts = match &model.extras.recast {
+        Some(recast) => Parts::of(recast.published),
+        None => weights::bytes_by_part(checkpoint, model),
+    };
+    let Parts { text, vision, draft, other } = parts;
+    CheckpointBytes { text, vision, draft, other }
 }
 
 /// Contexts from 1,024 by doubling to the model's, and the one asked for.
 fn ladder(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Rung> {
-    let top = solver.model.context_max.max(geometry.context);
+    let top = solver.pricer.model().context_max.max(geometry.context);
     let doubling = std::iter::successors(Some(1024u32), |c| c.checked_mul(2)).take_while(|c| *c < top);
     let mut contexts: Vec<u32> = doubling.chain([geometry.context, top]).collect();
     contexts.sort_unstable();
     contexts.dedup();
     let rung = |context: u32| {
-        let plan = Plan::new(solver.model, &Geometry { context, ..geometry.clone() }, solver.profile);
-        let total = plan.ok().map(|p| p.total());
+        let price = solver.pricer.price(&Geometry { context, ..geometry.clone() });
+        let total = price.ok().map(|p| p.total());
         let fits = |t: u64| solver.budget.map(|b| t.saturating_add(solver.overhead.bytes) <= b.bytes);
         let verdict = match total.map(fits) {
             None | Some(Some(false)) => "refused",
@@ -439,8 +417,7 @@ fn ladder(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Rung> {
 }
 
 /// What single changes save, most first.
-fn levers(model: &Model, plan: &Plan) -> Vec<Lever> {
-    let g = &plan.geometry;
+fn levers(pricer: &Pricer<'_>, g: &Geometry, total: u64) -> Vec<Lever> {
     let mut changes: Vec<(String, Geometry)> = Vec::new();
     if g.slots > 1 {
         let logit_rows = if g.logit_rows == g.slots { 1 } else { g.logit_rows };
@@ -478,7 +455,7 @@ fn levers(model: &Model, plan: &Plan) -> Vec<Lever> {
     let mut levers: Vec<Lever> = changes
         .into_iter()
         .filter_map(|(change, geometry)| {
-            let saves = plan.total().checked_sub(Plan::new(model, &geometry, &plan.profile).ok()?.total())?;
+            let saves = total.checked_sub(pricer.price(&geometry).ok()?.total())?;
             (saves > 0).then_some(Lever { change, saves })
         })
         .collect();

@@ -2,7 +2,8 @@
 //! experts need more.
 
 use crate::error::{Limit, PlanError};
-use crate::plan::{ALIGN, Buffer, Role, Segment, VectorPlace, View};
+use crate::plan::{ALIGN, Role, Segment, VectorPlace, View};
+use crate::pool::Slab;
 use plimsoll_kernels::Profile;
 use plimsoll_models::Model;
 
@@ -13,7 +14,7 @@ use plimsoll_models::Model;
 pub(crate) fn place(
     model: &Model,
     profile: &Profile,
-    buffers: &mut Vec<Buffer>,
+    buffers: &mut Vec<Slab>,
 ) -> Result<(Vec<VectorPlace>, Vec<View>), PlanError> {
     let limits = &profile.limits;
     let have =
@@ -38,11 +39,12 @@ pub(crate) fn place(
     }
     let views = (0..)
         .zip(windows)
-        .map(|(i, words): (usize, u64)| {
+        .map(|(i, words): (u32, u64)| {
             let bytes = (words * 4).max(4);
             let view = View { buffer: buffers.len() as u32, offset: 0, bytes };
-            buffers.push(Buffer {
-                name: format!("vectors.{i}"),
+            buffers.push(Slab {
+                name: "vectors",
+                index: Some(i),
                 segment: Segment::Weights,
                 role: Role::Vectors,
                 bytes: bytes.next_multiple_of(ALIGN),

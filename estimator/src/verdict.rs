@@ -4,7 +4,8 @@ use crate::budget::Budget;
 use crate::error::{PlanError, grouped};
 use crate::geometry::{Geometry, Priced};
 use crate::plan::{Plan, Segment};
-use crate::solve;
+use crate::pricer::{Price, Pricer};
+use crate::solve::{self, Solver};
 use plimsoll_kernels::{KvFormat, Profile};
 use plimsoll_models::Model;
 use serde::{Deserialize, Serialize};
@@ -186,26 +187,37 @@ pub fn admit(
     budget: Option<&Budget>,
     overhead: Overhead,
 ) -> Result<Verdict, PlanError> {
-    match Plan::new(model, geometry, profile) {
+    let pricer = Pricer::new(model, profile);
+    admit_within(&Solver { pricer: &pricer, budget, overhead }, geometry)
+}
+
+/// The same, where more is asked of the model than this geometry.
+///
+/// # Errors
+/// As [`admit`].
+pub fn admit_within(solver: &Solver<'_>, geometry: &Geometry) -> Result<Verdict, PlanError> {
+    let Solver { pricer, budget, overhead } = *solver;
+    // A plan is made only where it will be used.
+    match pricer.price(geometry) {
         Err(fault @ PlanError::Graph { .. }) => Err(fault),
-        Err(error) => Ok(Verdict::Refused(refuse_limit(
-            &error,
-            solve::nearest(model, geometry, profile, budget, overhead),
-        ))),
-        Ok(plan) => match budget {
-            Some(budget) if plan.total().saturating_add(overhead.bytes) > budget.bytes => {
-                let nearest = solve::nearest(model, geometry, profile, Some(budget), overhead);
-                Ok(Verdict::Refused(refuse_total(&plan, budget, overhead, nearest)))
+        Err(error) => Ok(Verdict::Refused(refuse_limit(&error, solve::nearest(solver, geometry)))),
+        Ok(price) => match budget {
+            Some(budget) if price.total().saturating_add(overhead.bytes) > budget.bytes => {
+                let nearest = solve::nearest(solver, geometry);
+                Ok(Verdict::Refused(refuse_total(&price, budget, overhead, nearest)))
             }
-            _ => Ok(Verdict::Admitted(Admitted { plan, budget: budget.cloned(), overridden: false })),
+            _ => {
+                let plan = pricer.plan(geometry)?;
+                Ok(Verdict::Admitted(Admitted { plan, budget: budget.cloned(), overridden: false }))
+            }
         },
     }
 }
 
-fn refuse_total(plan: &Plan, budget: &Budget, overhead: Overhead, nearest: Vec<Suggestion>) -> Refusal {
-    let need = plan.total() + overhead.bytes;
-    let terms: Vec<(Segment, u64)> = Segment::ALL.iter().map(|&s| (s, plan.segment_bytes(s))).collect();
-    let weights = plan.segment_bytes(Segment::Weights);
+fn refuse_total(price: &Price, budget: &Budget, overhead: Overhead, nearest: Vec<Suggestion>) -> Refusal {
+    let need = price.total().saturating_add(overhead.bytes);
+    let terms: Vec<(Segment, u64)> = Segment::ALL.iter().map(|&s| (s, price.segment_bytes(s))).collect();
+    let weights = price.segment_bytes(Segment::Weights);
     let below = if budget.bytes < weights {
         format!("; {} is below the weights alone ({} bytes)", budget.source, grouped(weights))
     } else {

@@ -6,7 +6,9 @@ mod common;
 use common::{Toy, open};
 use plimsoll_estimator::report::Question;
 use plimsoll_estimator::verdict::Broke;
-use plimsoll_estimator::{Admitted, Budget, Geometry, Overhead, Plan, Report, Solver, Verdict, admit};
+use plimsoll_estimator::{
+    Admitted, Budget, Geometry, Overhead, Plan, Pricer, Report, Solver, Verdict, admit,
+};
 use plimsoll_kernels::{AttentionShape, KvFormat, Limits, Profile};
 use plimsoll_models::Model;
 use plimsoll_models::model::State;
@@ -100,8 +102,8 @@ fn the_largest_context_is_the_largest() {
     let profile = Profile::webgpu_default();
     let geometry = Geometry { context: 64, prefill_chunk: 32, ..Geometry::default_for(512) };
     let budget = Budget::flag(total(&model, &Geometry { context: 320, ..geometry.clone() }), "test");
-    let solver =
-        Solver { model: &model, profile: &profile, budget: Some(&budget), overhead: Overhead::default() };
+    let pricer = Pricer::new(&model, &profile);
+    let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default() };
     let best = solver.largest_context(&geometry).unwrap();
     assert_eq!(best.context, 320);
     assert!(solver.fits(&best).is_some());

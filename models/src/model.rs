@@ -291,6 +291,20 @@ pub struct Extras {
     pub draft: Vec<State>,
     /// What an image goes through.
     pub vision: Option<Tower>,
+    /// Weights other than the checkpoint's, where the model is priced in such.
+    #[serde(default)]
+    pub recast: Option<Recasting>,
+}
+
+/// Weights of another scheme than the checkpoint's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recasting {
+    /// The scheme's name.
+    pub scheme: String,
+    /// Bytes of a file in that scheme, without its header: of text, vision, draft and other, in that order.
+    pub stored: [u64; 4],
+    /// Bytes of the checkpoint that there is, in the same order.
+    pub published: [u64; 4],
 }
 
 /// A part of a checkpoint.

@@ -13,20 +13,23 @@ use std::process::ExitCode;
 #[command(name = "plimsoll-estimate", version, max_term_width = 110)]
 struct Cli {
     /// A .gguf or .safetensors file, a directory with config.json, or a bare config.json
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    #[arg(value_name = "MODEL", required_unless_present = "list_devices")]
+    model: Option<PathBuf>,
     #[command(flatten)]
     args: estimate::Args,
 }
 
-fn run(path: &Path, args: &estimate::Args) -> Result<(), Failure> {
+fn run(path: Option<&Path>, args: &estimate::Args) -> Result<(), Failure> {
+    let Some(path) = path.filter(|_| !args.list_devices) else {
+        return estimate::list_devices(args.output.json);
+    };
     let checkpoint = Checkpoint::open(path)?;
     estimate::run(args, &checkpoint, Some(path), None)
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli.model, &cli.args) {
+    match run(cli.model.as_deref(), &cli.args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.args.output.json),
     }

@@ -3,10 +3,13 @@
 use super::args::{GeometryArgs, LimitArgs, Output, build, kv, with_kv};
 use super::{Failure, bytes, output, show};
 use crate::budget::Reading;
+use crate::devices::{DeviceError, DeviceTable};
+use crate::error::grouped;
 use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, MAX_SNAPSHOTS, Priced};
 use crate::others::{Other, Others, Replaced, Role};
-use crate::report::{Question, Report};
-use crate::verdict::Overhead;
+use crate::report::{Question, RefusalPart, Report};
+use crate::roofline::ceilings;
+use crate::verdict::{Overhead, Verdict};
 use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model};
 use serde::Serialize;
@@ -39,6 +42,12 @@ pub struct Args {
     /// A model that leaves the device before this one comes (its plan is credited), or the bytes that become free with it
     #[arg(long, value_name = "MODEL|BYTES")]
     pub replaces: Vec<String>,
+    /// A device of the table to hold the model against: its memory, its limits, its rates (see --list-devices)
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Lists the table of devices
+    #[arg(long)]
+    pub list_devices: bool,
     /// Ceilings.
     #[command(flatten)]
     pub limits: LimitArgs,
@@ -95,6 +104,22 @@ fn others(args: &Args, model: &Model, geometry: &Geometry, profile: &Profile) ->
     Ok(others)
 }
 
+fn table_error(error: DeviceError) -> Failure {
+    Failure::Usage(format!("--device: {error}"))
+}
+
+/// Shows the table of devices.
+///
+/// # Errors
+/// As [`output::print`].
+pub fn list_devices(json: bool) -> Result<(), Failure> {
+    let table = DeviceTable::standard().map_err(table_error)?;
+    if json {
+        return output::document(&table);
+    }
+    output::print(format_args!("{}\n", show::devices(&table)))
+}
+
 /// A document with what was warned of.
 #[derive(Debug, Serialize)]
 pub struct Warned<'w, D> {
@@ -137,10 +162,23 @@ pub fn run(
     let ceiling = args.limits.ceiling()?;
     let model = build(checkpoint, path)?;
     let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
-    let on_adapter = machine.is_some();
-    let (profile, derived) = match machine {
-        Some(machine) => (machine.profile, machine.reading),
-        None => {
+    let table = args.device.as_ref().map(|_| DeviceTable::standard()).transpose().map_err(table_error)?;
+    let device = match (&args.device, &table) {
+        (Some(_), _) if machine.is_some() => {
+            return Err(Failure::Usage("--device and --adapter name two devices: give one".into()));
+        }
+        (Some(name), Some(table)) => Some((table.find(name).map_err(table_error)?, table.date.as_str())),
+        _ => None,
+    };
+    let on_adapter = machine.is_some() || device.is_some();
+    let (profile, derived) = match (machine, device) {
+        (Some(machine), _) => (machine.profile, machine.reading),
+        (None, Some((device, date))) => {
+            let mut profile = device.profile();
+            args.limits.cap(&mut profile.limits);
+            (profile, device.reading(date))
+        }
+        (None, None) => {
             let mut profile = Profile::webgpu_default();
             args.limits.cap(&mut profile.limits);
             (profile, None)
@@ -150,7 +188,7 @@ pub fn run(
     let warnings = note_warnings(&model, &geometry);
     let others = others(args, &model, &geometry, &profile)?;
     let budget = others.budget(requested, derived);
-    let (mut report, _) = Report::new(&Question {
+    let (mut report, verdict) = Report::new(&Question {
         checkpoint,
         model: &model,
         geometry: &geometry,
@@ -158,6 +196,19 @@ pub fn run(
         budget: budget.as_ref(),
         overhead: Overhead::default(),
     })?;
+    if let (Some((device, _)), Verdict::Admitted(admitted)) = (device, &verdict) {
+        let plan = admitted.plan();
+        report.ceilings = Some(ceilings(plan, device));
+        report.checks = device.checks(plan, others.taken().saturating_sub(others.freed()));
+        // What fits once it is there must also fit while it comes.
+        if let Some(broken) = report.checks.iter().find(|c| !c.ok) {
+            let (name, need, have) = (broken.what.clone(), broken.need, broken.have);
+            let reason = format!("{name}: {} bytes of {}", grouped(need), grouped(have));
+            report.verdict = "refused".into();
+            report.refusal =
+                Some(RefusalPart { broke: "load_peak".into(), name, need, have, reason, nearest: vec![] });
+        }
+    }
     report.others = (!others.is_empty()).then_some(others);
     if args.output.json {
         output::document(&Warned { document: &report, warnings: &warnings })?;

@@ -1,6 +1,7 @@
 //! Reports as tables for people.
 
 use super::bytes::{grouped, human};
+use crate::devices::{Basis, DeviceTable};
 use crate::report::Report;
 use crate::verdict::Suggestion;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
@@ -107,6 +108,22 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         let _ = writeln!(text, "largest buffer: {}, {}", allocation.name, human(allocation.bytes));
         let _ = writeln!(text, "largest binding: {}, {}", binding.name, human(binding.bytes));
     }
+    for check in &report.checks {
+        let word = if check.ok { "kept" } else { "broken" };
+        let (need, have) = (human(check.need), human(check.have));
+        let _ = writeln!(text, "device    {}: {need} of {have}, {word}", check.what);
+    }
+    if let Some(c) = &report.ceilings {
+        let rate = |rate: Option<f64>| rate.map_or("unknown".to_owned(), |r| format!("{r:.1} tokens/s"));
+        let _ = writeln!(
+            text,
+            "ceilings  decode {} (reading {} a token), prefill {} (chunks of {}): not predictions",
+            rate(c.decode_tokens_per_second),
+            human(c.decode_bytes),
+            rate(c.prefill_tokens_per_second),
+            c.prefill_chunk
+        );
+    }
     if report.ladder.iter().any(|rung| rung.total.is_some()) {
         ladder(report, &mut text);
     }
@@ -176,6 +193,30 @@ fn flag(change: &str) -> String {
     };
     let value = change.split_whitespace().next_back().unwrap_or_default();
     format!("{flag} {value}")
+}
+
+/// The table of devices, for people.
+pub fn devices(devices: &DeviceTable) -> Table {
+    let header = ["device", "memory", "usable", "GB/s", "TFLOP/s", "buffer", "binding"];
+    let mut table = table(&header, &[1, 2, 3, 4, 5, 6]);
+    let size = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), human);
+    // A figure that nobody checked says so.
+    let mark = |basis: Option<Basis>| if basis == Some(Basis::Unverified) { "?" } else { "" };
+    for d in &devices.device {
+        let per = |value: Option<u64>, unit: f64, basis| {
+            value.map_or("unknown".to_owned(), |v| format!("{:.1}{}", v as f64 / unit, mark(basis)))
+        };
+        table.add_row([
+            d.name.clone(),
+            size(d.memory),
+            size(d.usable),
+            per(d.bandwidth, 1e9, d.bandwidth_basis),
+            per(d.f32, 1e12, d.rate_basis),
+            size(d.max_buffer),
+            size(d.max_binding),
+        ]);
+    }
+    table
 }
 
 fn ladder(report: &Report, text: &mut String) {

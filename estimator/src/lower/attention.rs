@@ -5,13 +5,13 @@ use crate::error::PlanError;
 use crate::plan::When;
 use plimsoll_kernels::ops::rope_kv::{HeadNorm, KvPlace, Rope};
 use plimsoll_kernels::ops::{attention, attention_merge, rope_kv};
-use plimsoll_models::graph::{self, Keys, Op, TensorId};
+use plimsoll_models::graph::{self, Keys, TensorId};
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
     /// Head norms, rope and KV write; attention over every segment; the merge of its splits.
     pub(super) fn attention(
         &mut self,
-        label: &str,
+        label: &'a str,
         qkv: TensorId,
         op: &graph::Attention,
         out: TensorId,
@@ -20,8 +20,9 @@ impl Lowering<'_> {
         let shape = op.shape;
         let layer = kv
             .layers
-            .iter()
-            .find(|l| l.state == op.state)
+            .binary_search_by_key(&op.state, |l| l.state)
+            .ok()
+            .and_then(|index| kv.layers.get(index))
             .ok_or_else(|| PlanError::graph(label, "no such attention state"))?;
         if layer.layout.kv_heads != shape.kv_heads || layer.layout.head_dim != shape.head_dim {
             return Err(PlanError::graph(label, "the state has other heads"));
@@ -83,7 +84,7 @@ impl Lowering<'_> {
             };
             let operands =
                 vec![Operand::Tensor(qkv), Operand::View(segment.view), Operand::View(self.vectors)];
-            self.push(&format!("{label}.rope_kv"), When::Always, rope_kv::plan(profile, &args), operands);
+            self.push(label, ".rope_kv", When::Always, rope_kv::plan(profile, &args), operands);
         }
 
         let splits = if self.max_tokens <= NARROW { DECODE_SPLITS } else { 1 };
@@ -122,7 +123,7 @@ impl Lowering<'_> {
             if args.joins_sinks() {
                 operands.push(Operand::View(self.vectors));
             }
-            self.push(label, When::Always, attention::plan(profile, &args), operands);
+            self.push(label, "", When::Always, attention::plan(profile, &args), operands);
             // A window bounds the reach by itself; without one, long contexts are cut into ranges.
             if let Some(draft) = self.drafts.last_mut() {
                 draft.ranged = kind.window.is_none();
@@ -140,23 +141,14 @@ impl Lowering<'_> {
             if sinks.is_some() {
                 operands.push(Operand::View(self.vectors));
             }
-            self.push(
-                &format!("{label}.merge"),
-                When::Always,
-                attention_merge::plan(profile, &args),
-                operands,
-            );
+            self.push(label, ".merge", When::Always, attention_merge::plan(profile, &args), operands);
         }
         Ok(())
     }
 
     /// That the state has one writer in a step: this op, or one before it whose keys it shares.
-    fn expect_writer(&self, label: &str, op: &graph::Attention) -> Result<(), PlanError> {
-        let before = self.shared.model.graph.ops.iter().take(self.op as usize);
-        let written = before.into_iter().any(|(_, other)| {
-            matches!(other, Op::Attention { attention, .. }
-                if attention.state == op.state && attention.keys != Keys::Shared)
-        });
+    pub(super) fn expect_writer(&self, label: &str, op: &graph::Attention) -> Result<(), PlanError> {
+        let written = self.shared.prepared.facts.written_before(op.state, self.op);
         match (op.keys, written) {
             (Keys::Shared, false) => {
                 Err(PlanError::graph(label, "no op before it writes the keys it shares"))

@@ -1,12 +1,12 @@
 //! The end of a lowering: the arena is packed, every operand becomes a view, and every dispatch is held against the
 //! limits.
 
-use super::{Draft, Lowering, Operand, Tables};
+use super::{Draft, Lowering, Operand, Scratch, Tables};
 use crate::arena::{Item, Place, pack};
 use crate::error::{Limit, PlanError};
 use crate::plan::{ALIGN, Dispatch, Program, View};
 use plimsoll_kernels::{Access, Call, Profile};
-use plimsoll_models::graph::Rows;
+use plimsoll_models::graph::TensorId;
 
 impl Lowering<'_> {
     /// Packs the arena and binds everything.
@@ -18,51 +18,17 @@ impl Lowering<'_> {
         top: usize,
     ) -> Result<(Program, Vec<u64>), PlanError> {
         let model = self.shared.model;
-        let limits = &self.shared.profile.limits;
-        let mut items = Vec::new();
-        let mut names = Vec::new();
-        for (tensor, alive) in model.graph.tensors.iter().zip(&self.alive) {
-            let rows = match tensor.rows {
-                Rows::Tokens => self.max_tokens,
-                Rows::LogitRows => self.logit_rows(),
-                Rows::Choices(top) => self.max_tokens.saturating_mul(top),
-            };
-            // A tensor that nothing touches needs no bytes; it keeps a place so that ids stay indices.
-            let (first, last) = alive.unwrap_or((0, 0));
-            let bytes = if alive.is_some() { u64::from(rows) * u64::from(tensor.width) * 4 } else { 0 };
-            items.push(Item { bytes, first, last });
-            names.push(tensor.name.clone());
-        }
-        let tensors = items.len();
-        for (i, &(bytes, first, last)) in self.scratch.iter().enumerate() {
-            // Sampling results outlive the op that makes them: they are copied out after the last dispatch.
-            items.push(Item { bytes, first, last });
-            names.push(format!("scratch {i}"));
-        }
-        for (item, name) in items.iter().zip(&names) {
-            for (limit, have) in [
-                (Limit::Binding, limits.max_storage_buffer_binding_size),
-                (Limit::Allocation, limits.max_buffer_size),
-            ] {
-                if item.bytes > have {
-                    return Err(PlanError::Limit { limit, name: name.clone(), need: item.bytes, have });
-                }
-            }
-        }
-        let max = limits.max_buffer_size / ALIGN * ALIGN;
-        let (places, sizes) = pack(&items, max).map_err(|i| PlanError::Limit {
-            limit: Limit::Allocation,
-            name: names[i].clone(),
-            need: items[i].bytes,
-            have: max,
-        })?;
+        let items = self.items(&self.scratch);
+        let tensors = model.graph.tensors.len();
+        let (places, sizes) = self.packed(&items)?;
         let view = |i: usize| {
             let Place { buffer, offset } = places[i];
             View { buffer: self.shared.arena_base + buffer, offset, bytes: items[i].bytes }
         };
         let mut dispatches = Vec::new();
         for draft in self.drafts {
-            let Draft { label, when, call, operands, ranged } = draft;
+            let Draft { label, suffix, when, call, operands, ranged } = draft;
+            let label = format!("{label}{suffix}");
             let views: Vec<View> = operands
                 .iter()
                 .map(|operand| match operand {
@@ -71,7 +37,7 @@ impl Lowering<'_> {
                     Operand::View(view) => *view,
                 })
                 .collect();
-            check(&label, &call, &views, self.shared.profile)?;
+            check(|| label.clone(), &call, &views, self.shared.profile)?;
             dispatches.push(Dispatch {
                 label,
                 when,
@@ -96,15 +62,159 @@ impl Lowering<'_> {
     }
 }
 
+impl Lowering<'_> {
+    /// Bytes that a tensor takes in this program; none where nothing touches it.
+    pub(super) fn tensor_bytes(&self, index: usize) -> u64 {
+        let id = TensorId(index as u32);
+        if !self.shared.prepared.facts.is_alive(id) {
+            return 0;
+        }
+        u64::from(self.rows(id)).saturating_mul(u64::from(self.width(id)).saturating_mul(4))
+    }
+
+    /// What goes in the arena: every tensor (one that nothing touches keeps a place so that ids stay indices), then
+    /// these scratches.
+    fn items(&self, scratch: &[Scratch]) -> Vec<Item> {
+        let alive = self.shared.prepared.facts.alive.iter().enumerate();
+        let tensors = alive.map(|(i, alive)| {
+            let (first, last) = alive.unwrap_or((0, 0));
+            Item { bytes: self.tensor_bytes(i), first, last }
+        });
+        // Sampling results outlive the op that makes them: they are copied out after the last dispatch.
+        let scratch = scratch.iter().map(|&(bytes, first, last)| Item { bytes, first, last });
+        tensors.chain(scratch).collect()
+    }
+
+    /// The name of an item.
+    fn item_name(&self, index: usize) -> String {
+        let tensors = &self.shared.model.graph.tensors;
+        match tensors.get(index) {
+            Some(tensor) => tensor.name.clone(),
+            None => format!("scratch {}", index - tensors.len()),
+        }
+    }
+
+    /// That an item fits a binding and a buffer.
+    fn expect_item(&self, index: usize, need: u64) -> Result<(), PlanError> {
+        let limits = &self.shared.profile.limits;
+        for (limit, have) in [
+            (Limit::Binding, limits.max_storage_buffer_binding_size),
+            (Limit::Allocation, limits.max_buffer_size),
+        ] {
+            if need > have {
+                return Err(PlanError::Limit { limit, name: self.item_name(index), need, have });
+            }
+        }
+        Ok(())
+    }
+
+    /// That every tensor fits a binding, before anything is made for tensors that do not: a step of a million tokens
+    /// is a hundred thousand dispatches.
+    pub(super) fn expect_room(&self) -> Result<(), PlanError> {
+        (0..self.shared.model.graph.tensors.len()).try_for_each(|i| self.expect_item(i, self.tensor_bytes(i)))
+    }
+
+    /// Where everything in the arena stands.
+    fn packed(&self, items: &[Item]) -> Result<(Vec<Place>, Vec<u64>), PlanError> {
+        items.iter().enumerate().try_for_each(|(i, item)| self.expect_item(i, item.bytes))?;
+        let max = self.shared.profile.limits.max_buffer_size / ALIGN * ALIGN;
+        pack(items, max).map_err(|i| PlanError::Limit {
+            limit: Limit::Allocation,
+            name: self.item_name(i),
+            need: items[i].bytes,
+            have: max,
+        })
+    }
+
+    /// Bytes of each arena buffer, of a program with these scratches.
+    pub(super) fn arena_of(&self, scratch: &[Scratch]) -> Result<Vec<u64>, PlanError> {
+        Ok(self.packed(&self.items(scratch))?.1)
+    }
+
+    /// The most bytes of tensors alive at one op: no packing takes less.
+    pub(super) fn peak(&self) -> u64 {
+        let mut changes: Vec<(u32, bool, u64)> = Vec::new();
+        for (i, alive) in self.shared.prepared.facts.alive.iter().enumerate() {
+            let Some((first, last)) = *alive else { continue };
+            changes.push((first, true, self.tensor_bytes(i)));
+            changes.push((last.saturating_add(1), false, self.tensor_bytes(i)));
+        }
+        // What dies before an op is gone when it begins.
+        changes.sort_unstable();
+        let (mut now, mut most) = (0u128, 0u128);
+        for (_, begins, bytes) in changes {
+            now = if begins { now + u128::from(bytes) } else { now.saturating_sub(bytes.into()) };
+            most = most.max(now);
+        }
+        u64::try_from(most).unwrap_or(u64::MAX)
+    }
+
+    /// Holds the drafts against the limits as [`Lowering::finish`] does, before anything has a place: two operands share
+    /// bytes if they are one. Answers the largest binding, the last of several.
+    pub(super) fn held(&self, drafts: &[Draft<'_>]) -> Result<Option<(u64, usize)>, PlanError> {
+        let tensors = self.shared.model.graph.tensors.len();
+        let apart = |index: usize, bytes| View {
+            // No plan has so many buffers.
+            buffer: u32::MAX - index as u32,
+            offset: 0,
+            bytes,
+        };
+        let binding = self.shared.profile.limits.max_storage_buffer_binding_size;
+        let mut largest: Option<(u64, usize)> = None;
+        let mut views: Vec<View> = Vec::new();
+        let mut before: Option<&Draft<'_>> = None;
+        for (i, draft) in drafts.iter().enumerate() {
+            views.clear();
+            views.extend(draft.operands.iter().map(|operand| match *operand {
+                Operand::Tensor(id) => apart(id.0 as usize, self.tensor_bytes(id.0 as usize)),
+                Operand::Scratch(i) => apart(tensors + i, self.scratch.get(i).map_or(0, |s| s.0)),
+                Operand::View(view) => view,
+            }));
+            let bytes = views.iter().map(|v| v.bytes).max().unwrap_or(0);
+            // Most dispatches of an op are one dispatch on another part of a buffer.
+            if bytes > binding || !before.is_some_and(|before| before.binds_as(draft)) {
+                let label = || format!("{}{}", draft.label, draft.suffix);
+                check(label, &draft.call, &views, self.shared.profile)?;
+            }
+            before = Some(draft);
+            if largest.is_none_or(|(most, _)| bytes >= most) {
+                largest = Some((bytes, i));
+            }
+        }
+        Ok(largest)
+    }
+}
+
+impl Draft<'_> {
+    /// Whether another dispatch runs the same pipeline on the same operands, its one view in another place.
+    fn binds_as(&self, other: &Self) -> bool {
+        let alike = |(a, b): (&Operand, &Operand)| match (a, b) {
+            (Operand::Tensor(a), Operand::Tensor(b)) => a == b,
+            (Operand::Scratch(a), Operand::Scratch(b)) => a == b,
+            (Operand::View(_), Operand::View(_)) => true,
+            _ => false,
+        };
+        let views = self.operands.iter().filter(|o| matches!(o, Operand::View(_))).count();
+        views <= 1
+            && self.call.kernel == other.call.kernel
+            && self.operands.len() == other.operands.len()
+            && self.operands.iter().zip(&other.operands).all(alike)
+    }
+}
+
 /// Holds a dispatch against the limits, and proves that nothing it writes overlaps what else it binds.
-fn check(label: &str, call: &Call, views: &[View], profile: &Profile) -> Result<(), PlanError> {
+fn check(
+    label: impl Fn() -> String,
+    call: &Call,
+    views: &[View],
+    profile: &Profile,
+) -> Result<(), PlanError> {
     let limits = &profile.limits;
-    let exceeds =
-        |limit, need: u64, have: u64| PlanError::Limit { limit, name: label.to_owned(), need, have };
+    let exceeds = |limit, need: u64, have: u64| PlanError::Limit { limit, name: label(), need, have };
     let operands = call.kernel.operands();
     let storage: Vec<Access> = operands.iter().copied().filter(|a| *a != Access::Range).collect();
     if storage.len() != views.len() {
-        return Err(PlanError::graph(label, "a kernel was given another number of operands than it has"));
+        return Err(PlanError::graph(&label(), "a kernel was given another number of operands than it has"));
     }
     // The step tables are a storage binding too.
     let bound = storage.len() as u64 + 1;
@@ -128,10 +238,11 @@ fn check(label: &str, call: &Call, views: &[View], profile: &Profile) -> Result<
         }
         for (b, other) in views.iter().zip(&storage).skip(i + 1) {
             let writes = *access == Access::Write || *other == Access::Write;
-            let overlap =
-                a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+            let overlap = a.buffer == b.buffer
+                && a.offset < b.offset.saturating_add(b.bytes)
+                && b.offset < a.offset.saturating_add(a.bytes);
             if writes && overlap {
-                return Err(PlanError::graph(label, "what it writes overlaps what it reads"));
+                return Err(PlanError::graph(&label(), "what it writes overlaps what it reads"));
             }
         }
     }

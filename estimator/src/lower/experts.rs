@@ -7,11 +7,11 @@ use crate::plan::When;
 use plimsoll_kernels::ops::{combine, expert_sort, experts, route};
 use plimsoll_models::graph::{self, MatrixId, Rows, TensorId, VectorId};
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
     /// Ids and weights of the chosen experts.
     pub(super) fn route(
         &mut self,
-        label: &str,
+        label: &'a str,
         logits: TensorId,
         op: &graph::Router,
         out: TensorId,
@@ -43,7 +43,7 @@ impl Lowering<'_> {
             routing_stride: self.width(out),
         };
         let operands = vec![Operand::Tensor(logits), Operand::Tensor(out), Operand::View(self.vectors)];
-        self.push(label, When::Always, route::plan(self.shared.profile, &args), operands);
+        self.push(label, "", When::Always, route::plan(self.shared.profile, &args), operands);
         Ok(())
     }
 
@@ -52,7 +52,7 @@ impl Lowering<'_> {
     #[allow(clippy::too_many_arguments)] // the op's own fields
     pub(super) fn experts(
         &mut self,
-        label: &str,
+        label: &'a str,
         x: TensorId,
         routing: TensorId,
         id: MatrixId,
@@ -120,14 +120,14 @@ impl Lowering<'_> {
                         _ => Operand::Tensor(routing),
                     },
                 ];
-                self.push(label, When::Always, experts::plan(profile, &args), operands);
+                self.push(label, "", When::Always, experts::plan(profile, &args), operands);
             }
         }
         Ok(())
     }
 
     /// The choices of a routing, sorted by expert: made where they are first used, alive to where they are last.
-    fn sort(&mut self, label: &str, routing: TensorId, count: u32, top: u32, tile: u32) -> usize {
+    fn sort(&mut self, label: &'a str, routing: TensorId, count: u32, top: u32, tile: u32) -> usize {
         if let Some(&made) = self.sorted.get(&(routing, tile)) {
             if let Some((.., last)) = self.scratch.get_mut(made) {
                 *last = self.op;
@@ -144,7 +144,7 @@ impl Lowering<'_> {
         let table = self.scratch(expert_sort::words(&args) * 4);
         for call in expert_sort::plan(self.shared.profile, &args) {
             let operands = vec![Operand::Tensor(routing), Operand::Scratch(table)];
-            self.push(&format!("{label}.sort"), When::Always, call, operands);
+            self.push(label, ".sort", When::Always, call, operands);
         }
         self.sorted.insert((routing, tile), table);
         table
@@ -153,7 +153,7 @@ impl Lowering<'_> {
     /// The weighted sum over the choices of each token.
     pub(super) fn combine(
         &mut self,
-        label: &str,
+        label: &'a str,
         x: TensorId,
         routing: TensorId,
         out: TensorId,
@@ -173,7 +173,7 @@ impl Lowering<'_> {
             accumulate,
         };
         let operands = vec![Operand::Tensor(x), Operand::Tensor(routing), Operand::Tensor(out)];
-        self.push(label, When::Always, combine::plan(self.shared.profile, &args), operands);
+        self.push(label, "", When::Always, combine::plan(self.shared.profile, &args), operands);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use plimsoll_models::graph::{self, StateId, TensorId, VectorId};
 impl<'a> Lowering<'a> {
     fn recurrent(&self, label: &str, state: StateId) -> Result<&'a RecurrentLayer, PlanError> {
         let layers = &self.shared.recurrent.layers;
-        let layer = layers.iter().find(|l| l.state == state);
+        let layer = layers.binary_search_by_key(&state, |l| l.state).ok().and_then(|index| layers.get(index));
         layer.ok_or_else(|| PlanError::graph(label, "no such recurrent state"))
     }
 
@@ -45,7 +45,7 @@ impl<'a> Lowering<'a> {
     /// Convolution and SiLU, then the tails.
     pub(super) fn conv(
         &mut self,
-        label: &str,
+        label: &'a str,
         x: TensorId,
         op: &graph::Conv,
         out: TensorId,
@@ -86,10 +86,10 @@ impl<'a> Lowering<'a> {
                 Operand::Tensor(out),
                 Operand::View(self.vectors),
             ];
-            self.push(label, When::Always, conv::plan(profile, &args), operands);
+            self.push(label, "", When::Always, conv::plan(profile, &args), operands);
             if taps > 1 {
                 let operands = vec![Operand::Tensor(x), Operand::View(segment.tails)];
-                self.push(&format!("{label}.tail"), When::Always, conv::tail(profile, &args), operands);
+                self.push(label, ".tail", When::Always, conv::tail(profile, &args), operands);
             }
         }
         Ok(())
@@ -98,7 +98,7 @@ impl<'a> Lowering<'a> {
     /// State space.
     pub(super) fn ssd(
         &mut self,
-        label: &str,
+        label: &'a str,
         xbc: TensorId,
         dt: TensorId,
         op: &graph::Ssd,
@@ -153,7 +153,7 @@ impl<'a> Lowering<'a> {
                     })
                 });
                 let operands = operands.collect::<Result<_, PlanError>>()?;
-                self.push(&format!("{label}{}", stage.name), When::Always, stage.call, operands);
+                self.push(label, stage.name, When::Always, stage.call, operands);
             }
         }
         Ok(())
@@ -162,7 +162,7 @@ impl<'a> Lowering<'a> {
     /// Gated delta rule.
     pub(super) fn delta(
         &mut self,
-        label: &str,
+        label: &'a str,
         qkv: TensorId,
         ab: TensorId,
         op: &graph::Delta,
@@ -216,7 +216,7 @@ impl<'a> Lowering<'a> {
                     })
                 });
                 let operands = operands.collect::<Result<_, PlanError>>()?;
-                self.push(&format!("{label}{}", stage.name), When::Always, stage.call, operands);
+                self.push(label, stage.name, When::Always, stage.call, operands);
             }
         }
         Ok(())
@@ -225,7 +225,7 @@ impl<'a> Lowering<'a> {
     /// Gated norm.
     pub(super) fn gated_norm(
         &mut self,
-        label: &str,
+        label: &'a str,
         x: TensorId,
         gate: TensorId,
         op: &graph::GatedNorm,
@@ -254,7 +254,7 @@ impl<'a> Lowering<'a> {
             gate_first: op.gate_first,
         };
         let operands = vec![Operand::Tensor(x), Operand::Tensor(gate), Operand::View(self.vectors)];
-        self.push(label, When::Always, gated_norm::plan(self.shared.profile, &args), operands);
+        self.push(label, "", When::Always, gated_norm::plan(self.shared.profile, &args), operands);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! What a configuration says of packed weights: which modules, in which format.
 //!
-//! Four dialects: MLX's `quantization` block, NVIDIA modelopt's `quantization_config` (or the `hf_quant_config.json`
+//! Five dialects: DeepSeek's FP8 in square blocks (which is priced only), MLX's `quantization` block, NVIDIA modelopt's `quantization_config` (or the `hf_quant_config.json`
 //! beside it), compressed-tensors' `quantization_config`, and the one of gpt-oss, whose experts alone are MXFP4. What a checkpoint *is* follows from its tensors (see
 //! [`super::packed`]); this says what a bare configuration would be, and finds contradictions. Every other method is
 //! refused: weights that are packed must not be priced or read as if they were plain.
@@ -242,7 +242,9 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     match (method, algo) {
         (Some("compressed-tensors"), _) => compressed_tensors(key, block),
         (Some("mxfp4"), _) => mxfp4(key, block),
-        (Some("fp8"), _) if block.get("weight_block_size").is_some() => blocks(key, block),
+        (Some("fp8"), _) if block.get("weight_block_size").is_some_and(|v| !v.is_null()) => {
+            blocks(key, block)
+        }
         (Some("modelopt"), _) | (None, Some(_)) => modelopt(key, block),
         (None, None) if block.get("bits").is_some() || block.get("mode").is_some() => mlx(key, block),
         (stated, _) => Err(ModelError::unsupported(
@@ -256,8 +258,19 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
 /// FP8 with a scale for each block of rows and columns: no kernel reads it, so it is priced in the nearest form that one
 /// does, with a scale for each row, and only from a configuration. The head stays plain, as published ones do.
 fn blocks(key: &str, block: &Value) -> Result<Quantization, ModelError> {
-    let plain = strings(&format!("{key}.modules_to_not_convert"), block.get("modules_to_not_convert"))?;
-    let plain = plain.into_iter().map(|text| Pattern::Glob(text.to_owned()));
+    let key_of = |name: &str| format!("{key}.{name}");
+    let size = block.get("weight_block_size").unwrap_or(&Value::Null);
+    let sizes = size.as_array().map(|list| list.iter().map(Value::as_u64).collect::<Vec<_>>());
+    if !matches!(sizes.as_deref(), Some([Some(1..=65536), Some(1..=65536)])) {
+        return Err(ModelError::field(
+            key_of("weight_block_size"),
+            "rows and columns of a block",
+            shown(size),
+        ));
+    }
+    // Their reader looks for these anywhere in a module's path.
+    let plain = strings(&key_of("modules_to_not_convert"), block.get("modules_to_not_convert"))?;
+    let plain = plain.into_iter().map(|text| Pattern::Glob(format!("*{text}*")));
     Ok(Quantization {
         ignored: plain.chain([Pattern::Glob("*lm_head".to_owned())]).collect(),
         rules: vec![(Pattern::Linear, Scheme::Packed(Format::Fp8))],

@@ -19,6 +19,9 @@ pub struct Args {
 
 /// Prices and judges.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.estimate.list_devices {
+        return Ok(estimate::list_devices(args.estimate.output.json)?);
+    }
     // A wrong setting is said before anything is opened.
     args.estimate.limits.ceiling()?;
     let checkpoint = args.model.checkpoint()?;

@@ -12,6 +12,9 @@ use crate::zoo::mamba;
 use crate::zoo::weights::{ExpertNames, GateUpNames, Weights};
 use plimsoll_kernels::RecurrentShape;
 
+/// Heads of latent attention that are worked on at a time.
+const HEADS: u32 = 16;
+
 struct Builder<'s, 'c> {
     spec: &'s Spec,
     w: Weights<'c>,
@@ -54,7 +57,7 @@ pub(super) fn build(checkpoint: &Checkpoint, spec: &Spec) -> Result<Model, Model
         ropes: vec![],
         graph: g.finish(logits),
         notes: spec.notes.clone(),
-        extras: Extras { estimate_only: Some(why), draft, tensors, vision: None },
+        extras: Extras { estimate_only: Some(why), draft, tensors, ..Extras::default() },
     })
 }
 
@@ -168,10 +171,17 @@ impl Builder<'_, '_> {
     }
 
     /// An operation without a kernel.
-    fn priced(&mut self, label: &str, reads: &[TensorId], matrices: &[MatrixId], width: u32) -> TensorId {
+    fn priced(
+        &mut self,
+        label: &str,
+        reads: &[TensorId],
+        matrices: &[MatrixId],
+        width: u32,
+        scratch: u64,
+    ) -> TensorId {
         let out = self.g.tensor(label, width, Rows::Tokens);
         let (reads, matrices) = (reads.to_vec(), matrices.to_vec());
-        self.g.push(label, Op::Priced { reads, matrices, out, scratch: 0 });
+        self.g.push(label, Op::Priced { reads, matrices, out, scratch });
         out
     }
 
@@ -210,7 +220,7 @@ impl Builder<'_, '_> {
                 if *bias {
                     self.w.vector(&self.name(layer, "conv.conv.bias"), hidden)?;
                 }
-                let mixed = self.priced("short_conv", &[projected], &[], hidden);
+                let mixed = self.priced("short_conv", &[projected], &[], hidden, 0);
                 let out = self.matrix(layer, "conv.out_proj", hidden, hidden, *bias)?;
                 self.project("out_proj", mixed, out, to, add);
                 Ok(())
@@ -262,7 +272,7 @@ impl Builder<'_, '_> {
             let gate = self.matrix(layer, &part("gate_proj"), queries, hidden, false)?;
             let gates = self.g.tensor("gate", queries, Rows::Tokens);
             self.project("gate", h, gate, gates, false);
-            attended = self.priced("gated", &[attended, gates], &[], queries);
+            attended = self.priced("gated", &[attended, gates], &[], queries, 0);
         }
         let out = self.matrix(layer, &part(names.output), hidden, queries, a.output_bias)?;
         self.project("attn_output", attended, out, to, add);
@@ -270,8 +280,8 @@ impl Builder<'_, '_> {
     }
 
     /// Multi-head latent attention, absorbed: a query of `rank + rope` values a head meets the latents themselves, and
-    /// what comes out is of `rank` values a head, which the value half of `kv_b` turns into the head's own. No keys or
-    /// values of single heads, and no scores, are ever written.
+    /// what comes out is of `rank` values a head, which the value half of `kv_b` turns into the head's own. Both exist
+    /// for a group of heads at a time; no keys or values of single heads, and no scores, are ever written.
     fn latent(
         &mut self,
         layer: usize,
@@ -310,10 +320,12 @@ impl Builder<'_, '_> {
         let absorbed = self.matrix(layer, &part("kv_b_proj"), rows, l.rank, false)?;
         let latent = self.g.tensor("kv_a", l.width(), Rows::Tokens);
         self.project("kv_a", h, kv, latent, false);
-        let wide =
-            self.priced("absorbed_q", &[query, latent], &[absorbed.0], heads.saturating_mul(l.width()));
-        let seen = self.priced("latent_attention", &[wide], &[], heads.saturating_mul(l.rank));
-        let values = self.priced("values", &[seen], &[absorbed.0], heads.saturating_mul(l.value));
+        // Absorbed queries and what they see, of a group of heads at a time.
+        let each = u64::from(l.width()) + u64::from(l.rank);
+        let scratch = 4 * u64::from(heads.min(HEADS)) * each;
+        let reads = [query, latent];
+        let width = heads.saturating_mul(l.value);
+        let values = self.priced("latent_attention", &reads, &[absorbed.0], width, scratch);
         let out = self.matrix(layer, &part("o_proj"), hidden, heads.saturating_mul(l.value), false)?;
         self.project("attn_output", values, out, to, add);
         Ok(())

@@ -81,6 +81,16 @@ fn compressed_tensors_target_classes_names_and_patterns() {
 }
 
 #[test]
+fn square_blocks_are_priced_only() {
+    let block =
+        json!({"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["l.3.a"]});
+    let q = of(block);
+    assert_eq!((linear(&q, "l.0.up"), linear(&q, "lm_head"), linear(&q, "m.l.3.a.x")), (FP8, None, None));
+    assert!(q.priced.is_some());
+    assert!(of(json!({"quant_algo": "FP8"})).priced.is_none());
+}
+
+#[test]
 fn what_has_no_kernels_is_refused_and_what_contradicts_itself_too() {
     let group = |weights: Value| {
         json!({"quant_method": "compressed-tensors",
@@ -90,7 +100,7 @@ fn what_has_no_kernels_is_refused_and_what_contradicts_itself_too() {
         json!({"quant_method": "gptq", "bits": 4}),
         json!({"quant_method": "awq"}),
         json!({"quant_method": "bitnet"}),
-        json!({"quant_method": "fp8", "weight_block_size": [128, 128]}),
+        json!({"quant_method": "fp8"}),
         json!({"load_in_4bit": true}),
         json!({"bits": 7, "group_size": 64}),
         json!({"bits": 4, "group_size": 16}),
@@ -105,6 +115,9 @@ fn what_has_no_kernels_is_refused_and_what_contradicts_itself_too() {
     }
     for block in [
         json!("mxfp4"),
+        json!({"quant_method": "fp8", "weight_block_size": [128]}),
+        json!({"quant_method": "fp8", "weight_block_size": [128, 0]}),
+        json!({"quant_method": "fp8", "weight_block_size": [128, -1]}),
         json!({"mode": "nvfp4", "bits": 8}),
         json!({"mode": 4, "bits": 8}),
         json!({"bits": "four"}),

@@ -1,0 +1,187 @@
+//! A program without its dispatches: what they add to the parameters, the pipelines and the arena, part by part.
+//!
+//! A part is the ops whose lowering looks at the same things, so that it can be kept and found again by what it looked
+//! at. The ops are lowered by the same functions as those of a plan.
+
+use super::{Draft, Lowering, Scratch, Shared};
+use crate::error::PlanError;
+use crate::plan::{KvPlan, KvSegment};
+use plimsoll_kernels::Kernel;
+use plimsoll_models::graph::Op;
+use std::collections::HashMap;
+
+/// Ops by what their lowering looks at, beside the model, the profile and the most tokens of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    /// At nothing more.
+    Tokens,
+    /// At how many logit rows there are. Sampling is of this part.
+    Rows,
+    /// At the recurrent pool and the tables of sequences.
+    Recurrent,
+    /// At the KV pool and the block tables.
+    Attention,
+}
+
+/// What a part of a program adds to a plan.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    /// Parameters of the dispatches.
+    pub params: Vec<Vec<u32>>,
+    /// Pipelines, each once.
+    pub kernels: Vec<Kernel>,
+    /// Scratch, in the order of the ops.
+    pub scratch: Vec<Scratch>,
+    /// The largest binding: bytes, op, and its label.
+    pub largest: Option<(u64, u32, String)>,
+    /// The most bytes of a sampled result.
+    pub sampled: u64,
+    /// The first op that cannot be lowered.
+    pub fault: Option<(u32, PlanError)>,
+    /// The first op with a dispatch past a limit.
+    pub broken: Option<(u32, PlanError)>,
+}
+
+/// Layers whose pages are cut into segments alike have one number.
+pub(crate) struct Cuts(Vec<u32>);
+
+impl Cuts {
+    /// Compares the layers of a pool.
+    pub fn new(kv: &KvPlan) -> Self {
+        let mut known: Vec<&[KvSegment]> = Vec::new();
+        let alike = |a: &[KvSegment], b: &[KvSegment]| {
+            let cut = |s: &KvSegment| (s.first_page, s.pages);
+            a.len() == b.len() && a.iter().map(cut).eq(b.iter().map(cut))
+        };
+        let mut cuts = Vec::with_capacity(kv.layers.len());
+        for layer in &kv.layers {
+            // Neighbours are most alike.
+            let found = known.iter().rposition(|other| alike(other, &layer.segments));
+            let cut = found.unwrap_or_else(|| {
+                known.push(&layer.segments);
+                known.len() - 1
+            });
+            cuts.push(cut as u32);
+        }
+        Self(cuts)
+    }
+}
+
+/// What an attention op adds to the arena and to the bindings, where another of its class has been lowered.
+struct Seen {
+    scratch: Vec<u64>,
+    /// Bytes of its largest binding and what follows the label.
+    largest: Option<(u64, &'static str)>,
+}
+
+impl Lowering<'_> {
+    /// Whether every tensor of the program fits a binding, and the least that its arena takes.
+    pub fn room(shared: &Shared<'_>, max_tokens: u32) -> (Option<PlanError>, u64) {
+        let this = Lowering::new(shared, max_tokens);
+        (this.expect_room().err(), this.peak())
+    }
+
+    /// Bytes of each arena buffer of the program, with all its scratches.
+    pub fn arena(shared: &Shared<'_>, max_tokens: u32, scratch: &[Scratch]) -> Result<Vec<u64>, PlanError> {
+        Lowering::new(shared, max_tokens).arena_of(scratch)
+    }
+
+    /// What a part of the program for steps of up to `max_tokens` adds.
+    pub fn summary(shared: &Shared<'_>, part: Part, max_tokens: u32, cuts: Option<&Cuts>) -> Summary {
+        let facts = &shared.prepared.facts;
+        let mut this = Lowering::new(shared, max_tokens);
+        let mut sum = Summary::default();
+        let mut seen: HashMap<(u32, u32), Seen> = HashMap::new();
+        let sound = facts.fault().map_or(shared.model.graph.ops.len(), |(at, _)| at);
+        let ops = &shared.model.graph.ops;
+        for (index, (label, op)) in ops.iter().enumerate().take(sound) {
+            if facts.parts.get(index) != Some(&part) {
+                continue;
+            }
+            let class = this.class(op, index, cuts);
+            if let Some(seen) = class.and_then(|class| seen.get(&class)) {
+                this.op = index as u32;
+                if let Op::Attention { attention, .. } = op
+                    && let Err(fault) = this.expect_writer(label, attention)
+                {
+                    sum.fault = Some((index as u32, fault));
+                    break;
+                }
+                seen.scratch.iter().for_each(|&bytes| {
+                    this.scratch(bytes);
+                });
+                if let Some((bytes, suffix)) = seen.largest {
+                    sum.offer(bytes, index as u32, || format!("{label}{suffix}"));
+                }
+                continue;
+            }
+            let before = this.scratch.len();
+            if let Err(fault) = this.lower_at(index) {
+                sum.fault = Some((index as u32, fault));
+                break;
+            }
+            let largest = this.settle(&mut sum, index as u32);
+            if let Some(class) = class {
+                let scratch = this.scratch.iter().skip(before).map(|s| s.0).collect();
+                seen.insert(class, Seen { scratch, largest });
+            }
+        }
+        if let (None, Some((at, fault))) = (&sum.fault, facts.fault()) {
+            sum.fault = Some((at as u32, fault.clone()));
+        }
+        if part == Part::Rows && sum.fault.is_none() {
+            let end = ops.len() as u32;
+            match this.samples() {
+                Err(fault) => sum.fault = Some((end, fault)),
+                Ok(results) => {
+                    this.settle(&mut sum, end);
+                    let bytes = results.iter().filter_map(|&i| this.scratch.get(i)).map(|s| s.0);
+                    let logits = this.tensor_bytes(shared.model.graph.logits.0 as usize);
+                    sum.sampled = bytes.max().unwrap_or(0).max(logits);
+                }
+            }
+        }
+        sum.scratch = this.scratch;
+        sum
+    }
+
+    /// The class of an attention op, and how the pages of its layer are cut.
+    fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(u32, u32)> {
+        let Op::Attention { attention, .. } = op else { return None };
+        let layers = &self.shared.kv.layers;
+        let layer = layers.binary_search_by_key(&attention.state, |l| l.state).ok()?;
+        Some((*self.shared.prepared.facts.classes.get(index)?, *cuts?.0.get(layer)?))
+    }
+
+    /// Takes the drafts of an op into the sum. Answers its largest binding and what follows its label there.
+    fn settle(&mut self, sum: &mut Summary, op: u32) -> Option<(u64, &'static str)> {
+        let drafts = std::mem::take(&mut self.drafts);
+        let largest = match self.held(&drafts) {
+            Ok(largest) => largest.and_then(|(bytes, i)| Some((bytes, drafts.get(i)?))),
+            Err(broken) => {
+                sum.broken.get_or_insert((op, broken));
+                None
+            }
+        };
+        if let Some((bytes, draft)) = largest {
+            sum.offer(bytes, op, || format!("{}{}", draft.label, draft.suffix));
+        }
+        let found = largest.map(|(bytes, draft)| (bytes, draft.suffix));
+        for Draft { call, .. } in drafts {
+            sum.params.push(call.params);
+            if !sum.kernels.contains(&call.kernel) {
+                sum.kernels.push(call.kernel);
+            }
+        }
+        found
+    }
+}
+
+impl Summary {
+    /// Takes a binding for the largest if none before it was larger.
+    fn offer(&mut self, bytes: u64, op: u32, label: impl FnOnce() -> String) {
+        if self.largest.as_ref().is_none_or(|(most, ..)| bytes >= *most) {
+            self.largest = Some((bytes, op, label()));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What no geometry changes: where the weights stand, and what a graph says of itself.
+
+use crate::error::PlanError;
+use crate::groups::Groups;
+use crate::lower::Part;
+use crate::plan::{Role, Segment, VectorPlace, View};
+use crate::pool::{Pool, Slab};
+use crate::vectors;
+use plimsoll_kernels::ops::rope_kv::Keys;
+use plimsoll_kernels::{AttentionShape, Profile};
+use plimsoll_models::Model;
+use plimsoll_models::graph::{Attention, Op, Rows, StateId, TensorId};
+use std::collections::HashMap;
+
+/// The weights of a model on a profile, placed, and the facts of its graph.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub groups: Groups,
+    /// Windows of vectors.
+    pub vectors: Vec<View>,
+    pub vector_places: Vec<VectorPlace>,
+    /// The buffers of the weights: the first of a plan.
+    pub slabs: Vec<Slab>,
+    /// Bytes of the matrices.
+    pub matrix_bytes: u64,
+    /// Bytes of the longest row.
+    pub longest_row: u64,
+    pub facts: Facts,
+}
+
+impl Prepared {
+    /// Places the weights of a model and reads its graph.
+    pub fn new(model: &Model, profile: &Profile) -> Result<Self, PlanError> {
+        let mut pool =
+            Pool::new("weights", Segment::Weights, Role::Matrices, profile.limits.max_buffer_size, 0);
+        let groups = Groups::place(model, profile, &mut pool)?;
+        let mut slabs: Vec<Slab> = pool.slabs().collect();
+        let matrix_bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
+        let longest_row = groups.all.iter().map(|g| g.record.stride()).max().unwrap_or(0);
+        let (vector_places, vectors) = vectors::place(model, profile, &mut slabs)?;
+        let facts = Facts::new(model, &vectors, &vector_places);
+        Ok(Self { groups, vectors, vector_places, slabs, matrix_bytes, longest_row, facts })
+    }
+}
+
+/// What a graph says of itself, whatever the step.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    /// First and last op that touch each tensor.
+    pub alive: Vec<Option<(u32, u32)>>,
+    /// The window of vectors each op looks at, as far as the graph is sound.
+    pub windows: Vec<View>,
+    /// What each op's lowering depends on.
+    pub parts: Vec<Part>,
+    /// Attention ops that differ in nothing but where their state stands have one number.
+    pub classes: Vec<u32>,
+    /// Heads of every state and of every attention op; `None` for a recurrent state. Each once.
+    pub shapes: Vec<Option<AttentionShape>>,
+    /// Values of the widest row of queries, where there is attention.
+    pub dearest: Option<u64>,
+    /// The first op that writes each state's keys.
+    writers: HashMap<StateId, u32>,
+    /// The first contradiction, and the op at which it is found.
+    fault: Option<(usize, PlanError)>,
+}
+
+impl Facts {
+    fn new(model: &Model, vectors: &[View], places: &[VectorPlace]) -> Self {
+        let ops = &model.graph.ops;
+        let readers = ops.iter().filter_map(|(_, op)| match op {
+            Op::Attention { attention, .. } => Some(Some(attention.shape)),
+            _ => None,
+        });
+        let mut shapes: Vec<Option<AttentionShape>> = Vec::new();
+        for shape in model.states.iter().map(|s| s.attention().copied()).chain(readers) {
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        let widths = shapes.iter().flatten().map(|s| u64::from(s.heads) * u64::from(s.head_dim));
+        let mut facts = Self {
+            dearest: widths.max(),
+            alive: vec![None; model.graph.tensors.len()],
+            windows: Vec::with_capacity(ops.len()),
+            parts: ops.iter().map(|(_, op)| part(model, op)).collect(),
+            classes: classes(model, places),
+            shapes,
+            writers: HashMap::new(),
+            fault: None,
+        };
+        for (index, (label, op)) in (0..).zip(ops) {
+            if let Op::Attention { attention, .. } = op
+                && attention.keys != Keys::Shared
+            {
+                facts.writers.entry(attention.state).or_insert(index);
+            }
+            let touched = facts.touch(index, label, op);
+            match touched.and_then(|()| window(label, op, vectors, places)) {
+                Ok(view) => facts.windows.push(view),
+                Err(fault) => {
+                    facts.fault = Some((index as usize, fault));
+                    return facts;
+                }
+            }
+        }
+        // The logits are sampled after the last op.
+        if let Some(Some((_, last))) = facts.alive.get_mut(model.graph.logits.0 as usize) {
+            *last = ops.len() as u32;
+        }
+        facts
+    }
+
+    /// Records which tensors the op keeps alive, and that everything it reads was written.
+    fn touch(&mut self, index: u32, label: &str, op: &Op) -> Result<(), PlanError> {
+        for id in op.reads() {
+            match self.alive.get_mut(id.0 as usize) {
+                Some(Some((_, last))) => *last = index,
+                Some(None) => return Err(PlanError::graph(label, "a tensor is read before it is written")),
+                None => return Err(PlanError::graph(label, "no such tensor")),
+            }
+        }
+        for id in op.writes() {
+            let alive =
+                self.alive.get_mut(id.0 as usize).ok_or_else(|| PlanError::graph(label, "no such tensor"))?;
+            let first = alive.map_or(index, |(first, _)| first);
+            *alive = Some((first, index));
+        }
+        Ok(())
+    }
+
+    /// The contradiction found at this op.
+    pub fn fault_at(&self, index: usize) -> Option<&PlanError> {
+        self.fault.as_ref().filter(|(at, _)| *at == index).map(|(_, fault)| fault)
+    }
+
+    /// The first contradiction and its op.
+    pub fn fault(&self) -> Option<(usize, &PlanError)> {
+        self.fault.as_ref().map(|(at, fault)| (*at, fault))
+    }
+
+    /// Whether any op touches the tensor.
+    pub fn is_alive(&self, id: TensorId) -> bool {
+        matches!(self.alive.get(id.0 as usize), Some(Some(_)))
+    }
+
+    /// Whether an op before this one writes the keys of a state.
+    pub fn written_before(&self, state: StateId, op: u32) -> bool {
+        self.writers.get(&state).is_some_and(|&writer| writer < op)
+    }
+}
+
+/// The window of the op's vectors. An op without any looks where it may.
+fn window(label: &str, op: &Op, vectors: &[View], places: &[VectorPlace]) -> Result<View, PlanError> {
+    let place = |id: plimsoll_models::graph::VectorId| {
+        let place = places.get(id.0 as usize).map(|place| place.window);
+        place.ok_or_else(|| PlanError::graph(label, "no such vector"))
+    };
+    let mut windows = op.vectors().into_iter().map(place);
+    let window = windows.next().transpose()?.unwrap_or(0);
+    for other in windows {
+        if other? != window {
+            return Err(PlanError::graph(label, "vectors of one op stand in different windows"));
+        }
+    }
+    let view = vectors.get(window as usize).copied();
+    view.ok_or_else(|| PlanError::graph(label, "no such window of vectors"))
+}
+
+/// What the lowering of an op depends on beside the most tokens of a step.
+fn part(model: &Model, op: &Op) -> Part {
+    let rows = |id: &TensorId| {
+        matches!(model.graph.tensors.get(id.0 as usize).map(|t| t.rows), Some(Rows::LogitRows))
+    };
+    match op {
+        Op::Attention { .. } => Part::Attention,
+        Op::Conv { .. } | Op::Ssd { .. } | Op::Delta { .. } => Part::Recurrent,
+        _ if op.reads().iter().chain(&op.writes()).any(rows) => Part::Rows,
+        _ => Part::Tokens,
+    }
+}
+
+/// The class of each op, for attention.
+fn classes(model: &Model, places: &[VectorPlace]) -> Vec<u32> {
+    let width = |id: TensorId| model.graph.tensors.get(id.0 as usize).map_or(0, |t| t.width);
+    let mut known: HashMap<Vec<u32>, Vec<(u32, Attention)>> = HashMap::new();
+    let mut next = 0;
+    let mut class = |op: &Op| {
+        let Op::Attention { qkv, attention, out } = op else { return 0 };
+        let place = |id: plimsoll_models::graph::VectorId| places.get(id.0 as usize).map_or(0, |p| p.word);
+        // Ops of one class have all of these; most of other classes do not, so few are compared.
+        let mut key = vec![width(*qkv), width(*out)];
+        key.extend(op.vectors().into_iter().map(place));
+        let alike = known.entry(key).or_default();
+        let state = |a: &Attention| model.states.get(a.state.0 as usize);
+        let same = |other: &Attention| {
+            let moved = Attention { state: other.state, ..attention.clone() };
+            moved == *other && state(attention) == state(other)
+        };
+        if let Some((class, _)) = alike.iter().find(|(_, other)| same(other)) {
+            return *class;
+        }
+        next += 1;
+        alike.push((next, attention.clone()));
+        next
+    };
+    model.graph.ops.iter().map(|(_, op)| class(op)).collect()
+}
