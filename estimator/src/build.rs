@@ -57,26 +57,7 @@ impl Placed {
     ) -> Result<Self, PlanError> {
         let tokens = geometry.prefill_chunk.max(geometry.slots);
         let limits = &profile.limits;
-        let mut slabs = prepared.slabs.clone();
-
-        let tower = crate::images::weight_bytes(model, geometry);
-        let most = limits.max_buffer_size;
-        slabs.extend(crate::images::slabs("tower", Segment::Weights, Role::Matrices, tower, most)?);
-
-        let mut pool = Pool::new("kv", Segment::Kv, Role::Kv, limits.max_buffer_size, slabs.len());
-        let kv = crate::kv::place(model, geometry, profile, &mut pool)?;
-        slabs.extend(pool.slabs());
-
-        let mut pool =
-            Pool::new("recurrent", Segment::Recurrent, Role::Recurrent, limits.max_buffer_size, slabs.len());
-        let recurrent = crate::recurrent::place(model, geometry, profile, &mut pool)?;
-        slabs.extend(pool.slabs());
-
-        let mut pool =
-            Pool::new("retained", Segment::Retained, Role::Retained, limits.max_buffer_size, slabs.len());
-        crate::retained::place(model, geometry, profile, &mut pool)?;
-        slabs.extend(pool.slabs());
-
+        let (slabs, kv, recurrent) = Self::pools(model, geometry, profile, prepared)?;
         let sizes = program_sizes(tokens, geometry.slots);
         let mut tiles: Vec<u32> = Vec::new();
         // The layers that share another's state may have query heads of their own.
@@ -111,6 +92,38 @@ impl Placed {
         };
         let cut = Cut::new(prepared.facts.dearest, geometry, profile, tokens)?;
         Ok(Self { slabs, kv, recurrent, step, cut, sizes })
+    }
+}
+
+impl Placed {
+    /// The buffers of the weights, the KV, the recurrent states and the snapshots.
+    pub fn pools(
+        model: &Model,
+        geometry: &Geometry,
+        profile: &Profile,
+        prepared: &Prepared,
+    ) -> Result<(Vec<Slab>, KvPlan, RecurrentPlan), PlanError> {
+        let limits = &profile.limits;
+        let mut slabs = prepared.slabs.clone();
+
+        let tower = crate::images::weight_bytes(model, geometry);
+        let most = limits.max_buffer_size;
+        slabs.extend(crate::images::slabs("tower", Segment::Weights, Role::Matrices, tower, most)?);
+
+        let mut pool = Pool::new("kv", Segment::Kv, Role::Kv, limits.max_buffer_size, slabs.len());
+        let kv = crate::kv::place(model, geometry, profile, &mut pool)?;
+        slabs.extend(pool.slabs());
+
+        let mut pool =
+            Pool::new("recurrent", Segment::Recurrent, Role::Recurrent, limits.max_buffer_size, slabs.len());
+        let recurrent = crate::recurrent::place(model, geometry, profile, &mut pool)?;
+        slabs.extend(pool.slabs());
+
+        let mut pool =
+            Pool::new("retained", Segment::Retained, Role::Retained, limits.max_buffer_size, slabs.len());
+        crate::retained::place(model, geometry, profile, &mut pool)?;
+        slabs.extend(pool.slabs());
+        Ok((slabs, kv, recurrent))
     }
 }
 

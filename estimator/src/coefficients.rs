@@ -8,12 +8,14 @@
 //! with `P` rounding up to whole pages. Weights, recurrent state and KV are what the pools place, but for the padding of
 //! views to 256 bytes. Activations and io are lines through exact prices, and say where and how well they hold.
 
+use crate::error::grouped;
 use crate::geometry::Geometry;
 use crate::plan::ALIGN;
 use crate::pricer::{Price, Pricer};
 use plimsoll_kernels::step::PAGE;
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Chunks at which activations are evaluated: multiples of this many tokens, at which no tensor is padded.
 const UNIT: u32 = 64;
@@ -254,4 +256,22 @@ fn io(pricer: &Pricer<'_>, geometry: &Geometry, price: &Price, chunks: &[(u32, P
     let most = points.iter().map(off).max().unwrap_or(0);
     io.error_bound = u64::try_from(most).unwrap_or(u64::MAX);
     io
+}
+
+impl fmt::Display for Coefficients {
+    /// The formula with its numbers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (w, r, kv) =
+            (grouped(self.weights), grouped(self.recurrent_per_slot), grouped(self.kv_full_per_token));
+        write!(f, "total = {w} + slots × ({r} + context × {kv}")?;
+        for s in &self.kv_sliding {
+            write!(f, " + min(context, {} + chunk − 1) × {}", s.window, grouped(s.per_token))?;
+        }
+        let a = &self.activations;
+        write!(f, ") + {} + chunk × {} + tables", a.fixed, grouped(a.per_token))?;
+        if self.retained > 0 {
+            write!(f, " + {}", grouped(self.retained))?;
+        }
+        Ok(())
+    }
 }

@@ -201,7 +201,7 @@ impl DeviceEntry {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use std::collections::HashSet;
 

@@ -6,6 +6,7 @@
 pub mod arena;
 pub mod budget;
 mod build;
+pub mod chart;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod coefficients;
@@ -13,6 +14,7 @@ pub mod devices;
 pub mod error;
 pub mod geometry;
 mod groups;
+pub mod html;
 pub mod images;
 mod kv;
 mod lower;

@@ -6,8 +6,10 @@ mod bind;
 mod experts;
 mod recurrent;
 mod summary;
+mod tables;
 
 pub(crate) use summary::{Cuts, Part, Summary};
+pub(crate) use tables::Tables;
 
 use crate::error::PlanError;
 use crate::geometry::Geometry;
@@ -17,7 +19,7 @@ use crate::prepare::Prepared;
 use plimsoll_kernels::ops::{
     activate, add, clamped_gate, embed, gate, linear, multiply, rms_norm, scale, select_rows, softcap, top_k,
 };
-use plimsoll_kernels::{AttentionShape, Call, Kernel, Profile, StepLayout, Unit};
+use plimsoll_kernels::{AttentionShape, Call, Profile, StepLayout, Unit};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
 use std::borrow::Cow;
@@ -40,34 +42,6 @@ pub(crate) struct Shared<'a> {
     pub recurrent: &'a RecurrentPlan,
     /// Index of the first arena buffer.
     pub arena_base: u32,
-}
-
-/// Kernels and parameter slots, each once.
-#[derive(Default)]
-pub(crate) struct Tables {
-    pub kernels: Vec<Kernel>,
-    kernel_ids: HashMap<Kernel, u32>,
-    pub params: Vec<Vec<u32>>,
-    params_ids: HashMap<Vec<u32>, u32>,
-}
-
-impl Tables {
-    fn kernel(&mut self, kernel: Kernel) -> u32 {
-        let next = self.kernels.len() as u32;
-        *self.kernel_ids.entry(kernel).or_insert_with_key(|k| {
-            self.kernels.push(k.clone());
-            next
-        })
-    }
-
-    /// The slot of these words, shared with any dispatch that has the same.
-    pub fn params(&mut self, words: Vec<u32>) -> u32 {
-        let next = self.params.len() as u32;
-        *self.params_ids.entry(words).or_insert_with_key(|w| {
-            self.params.push(w.clone());
-            next
-        })
-    }
 }
 
 /// Tokens a tile of the attention of `shape` holds in a program of `max_tokens`.

@@ -186,6 +186,13 @@ impl<'a> Pricer<'a> {
         self.priced(geometry, most).ok()
     }
 
+    /// Bytes of weights, KV, recurrent states and snapshots: what needs no op lowered.
+    pub(crate) fn pools(&self, geometry: &Geometry) -> Option<u64> {
+        let prepared = self.prepared(geometry).ok()?;
+        let slabs = Placed::pools(self.model, geometry, self.profile, prepared).ok()?.0;
+        Some(slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add))
+    }
+
     fn priced(&self, geometry: &Geometry, most: u64) -> Result<Price, Stop> {
         let (model, profile) = (self.model, self.profile);
         let prepared = self.prepared(geometry)?;

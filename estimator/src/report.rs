@@ -18,6 +18,7 @@ use crate::weights::{self, Parts};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::Checkpoint;
+use plimsoll_models::graph::Op;
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
 
@@ -310,7 +311,13 @@ impl Report {
             geometry: GeometryPart::of(model, geometry),
             profile: profile.name.clone(),
             bytes: price.as_ref().map(|p| p.bytes.clone()).unwrap_or_default(),
-            exact: Exact { weights: true, kv: true, recurrent: true, activations: true },
+            exact: Exact {
+                weights: !model.extras.nearest_weights,
+                kv: true,
+                recurrent: true,
+                activations: geometry.priced.images.count == 0
+                    && !model.graph.ops.iter().any(|(_, op)| matches!(op, Op::Priced { .. })),
+            },
             overhead: OverheadPart {
                 bytes: overhead.bytes,
                 source: if overhead.measured { "measured" } else { "unknown" }.into(),

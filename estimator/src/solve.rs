@@ -91,19 +91,45 @@ impl Solver<'_> {
         Frontier { points }
     }
 
-    /// The largest value in `1..=most` whose geometry fits, by halving. It fits, and the next value does not.
+    /// The largest value in `1..=most` whose geometry fits: it does, and the next value does not.
+    ///
+    /// Most of what grows is in the pools, and those are placed in no time. So two of three guesses are where the pools,
+    /// with what the last price had beside them, fill the budget; the others halve what is left.
     fn largest(&self, most: u32, at: impl Fn(u32) -> Geometry) -> Option<Geometry> {
-        let fits = |value: u32| self.fits(&at(value)).is_some();
-        if fits(most) {
+        let budget = self.most()?;
+        let pools = |value: u32| self.pricer.pools(&at(value)).unwrap_or(u64::MAX);
+        if self.fits(&at(most)).is_some() {
             return Some(at(most));
         }
-        if !fits(1) {
-            return None;
-        }
+        let mut beside = self.fits(&at(1))?.saturating_sub(pools(1));
+        let grows = self.budget.is_some() && pools(1) < pools(most);
         let (mut low, mut high) = (1, most);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            if fits(middle) { low = middle } else { high = middle }
+        for turn in 0.. {
+            if high - low <= 1 {
+                break;
+            }
+            let half = |low: u32, high: u32| low + (high - low) / 2;
+            let total = if grows && turn % 3 < 2 {
+                let (mut under, mut over) = (low, high);
+                while over - under > 1 {
+                    let middle = half(under, over);
+                    let full = pools(middle).saturating_add(beside) > budget;
+                    if full { over = middle } else { under = middle }
+                }
+                let guess = under.max(low + 1);
+                let total = self.pricer.price(&at(guess)).ok().map(|price| price.total());
+                if let Some(total) = total {
+                    beside = total.saturating_sub(pools(guess));
+                }
+                (guess, total.filter(|total| *total <= budget))
+            } else {
+                let guess = half(low, high);
+                (guess, self.fits(&at(guess)))
+            };
+            match total {
+                (guess, Some(_)) => low = guess,
+                (guess, None) => high = guess,
+            }
         }
         Some(at(low))
     }

@@ -12,6 +12,7 @@ use plimsoll_models::{Model, Registry};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const MIB: f64 = 1048576.0;
 const GIB: f64 = 1073741824.0;
@@ -29,7 +30,10 @@ struct File(PathBuf);
 
 impl File {
     fn new(id: &str, config: &Value) -> Self {
-        let name = format!("plimsoll-facts-{}-{id}.json", std::process::id());
+        // Tests of one process run at once, and may ask of the same figure.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("plimsoll-facts-{}-{made}-{id}.json", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, config.to_string()).unwrap();
         Self(path)

@@ -167,7 +167,7 @@ fn ten_thousand_geometries_are_priced_in_little_time() {
         different.dedup();
         assert!(different.len() > 9_000, "{}", different.len());
         // Beside other tests and builds; by itself it takes under a second on two cores.
-        assert!(elapsed.as_secs() < 20, "{config}: {elapsed:?}");
+        assert!(elapsed.as_secs() < 60, "{config}: {elapsed:?}");
         for i in (0..10_000).step_by(997) {
             assert_eq!(totals[i], pricer.plan(&grid[i]).unwrap().total(), "{:?}", grid[i]);
         }

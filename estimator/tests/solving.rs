@@ -22,7 +22,7 @@ fn models() -> Vec<(&'static str, Model)> {
     let sliding = |window| State::KvSliding { shape, window };
     let toy = |states: Vec<State>| Toy { shape, states, ..Toy::small() }.build();
     vec![
-        ("full", toy(vec![full.clone(); 3])),
+        ("full", toy(vec![full; 3])),
         ("mixed", toy(vec![full, sliding(40), sliding(40)])),
         ("sliding", toy(vec![sliding(100), sliding(40)])),
         ("hybrid", Hybrid::small().build()),

@@ -285,6 +285,9 @@ pub struct Model {
 pub struct Extras {
     /// Why the model can be priced and not run, where that is so.
     pub estimate_only: Option<String>,
+    /// Weights are priced in the nearest form that a kernel reads, not in the one they are stored in.
+    #[serde(default)]
+    pub nearest_weights: bool,
     /// Tensors that the text model does not read, as the configuration implies them.
     pub tensors: Vec<Beside>,
     /// What the layers that draft tokens would keep, when they draft.

@@ -4,16 +4,19 @@ use super::args::{GeometryArgs, LimitArgs, Output, build, kv, with_kv};
 use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
 use crate::budget::Reading;
+use crate::chart::chart;
 use crate::devices::{DeviceError, DeviceTable};
 use crate::error::grouped;
 use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, MAX_SNAPSHOTS, Priced};
+use crate::html;
 use crate::others::{Other, Others, Replaced, Role};
 use crate::peers;
 use crate::report::{Question, RefusalPart, Report};
 use crate::roofline::ceilings;
 use crate::verdict::{Overhead, Verdict};
+use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
-use plimsoll_models::{Checkpoint, Model};
+use plimsoll_models::{Checkpoint, Model, ModelError};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +32,10 @@ pub struct Args {
     /// How values are stored, where keys are stored otherwise
     #[arg(long, value_name = "FORMAT", value_parser = kv)]
     pub kv_v: Option<KvStore>,
+    /// Weights in another format than the checkpoint's: bf16, q4_k_m, q8_0, mlx-4bit-g64, nvfp4, mxfp4 and others; a wrong
+    /// name lists them all
+    #[arg(long, value_name = "FORMAT")]
+    pub weights: Option<String>,
     /// Tokens drafted ahead: every recurrent state is kept N + 1 times, so that a rejected draft can be taken back
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_DRAFT_DEPTH)))]
     pub draft_depth: u32,
@@ -56,6 +63,12 @@ pub struct Args {
     /// Lists the table of devices
     #[arg(long)]
     pub list_devices: bool,
+    /// Writes the estimate as one page of HTML, with pictures
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Draws the estimate in characters, too
+    #[arg(long)]
+    pub chart: bool,
     /// Ceilings.
     #[command(flatten)]
     pub limits: LimitArgs,
@@ -117,6 +130,27 @@ fn others(args: &Args, model: &Model, geometry: &Geometry, profile: &Profile) ->
     Ok(others)
 }
 
+/// A scheme that is none is a mistake of the usage; one that has no plan cannot be priced.
+fn weights_error(scheme: &str, error: WeightsError) -> Failure {
+    match error {
+        WeightsError::Unknown { .. } => Failure::Usage(format!("--weights: {error}")),
+        _ => Failure::Model(ModelError::Unsupported {
+            what: format!("--weights {scheme}"),
+            detail: error.to_string(),
+        }),
+    }
+}
+
+/// The model in the weights that were asked for.
+fn recast(args: &Args, model: Model, checkpoint: &Checkpoint) -> Result<Model, Failure> {
+    let Some(scheme) = &args.weights else { return Ok(model) };
+    let recast = weights::recast(&model, scheme, checkpoint).map_err(|error| weights_error(scheme, error))?;
+    for note in &recast.notes {
+        output::note(format_args!("plimsoll: {note}"));
+    }
+    Ok(recast.model)
+}
+
 fn table_error(error: DeviceError) -> Failure {
     Failure::Usage(format!("--device: {error}"))
 }
@@ -173,7 +207,7 @@ pub fn run(
     machine: Option<Machine>,
 ) -> Result<(), Failure> {
     let ceiling = args.limits.ceiling()?;
-    let model = build(checkpoint, path)?;
+    let model = recast(args, build(checkpoint, path)?, checkpoint)?;
     let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
     let table = args.device.as_ref().map(|_| DeviceTable::standard()).transpose().map_err(table_error)?;
     let device = match (&args.device, &table) {
@@ -233,10 +267,16 @@ pub fn run(
         }
     }
     report.others = (!others.is_empty()).then_some(others);
+    if let Some(path) = &args.html {
+        std::fs::write(path, html::page(&report)).map_err(|e| Failure::file("write", path, e))?;
+    }
     if args.output.json {
         output::document(&Warned { document: &report, warnings: &warnings })?;
     } else {
         output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
+        if args.chart {
+            output::print(format_args!("\n{}", chart(&report, 80)))?;
+        }
     }
     match &report.refusal {
         Some(refusal) => Err(Failure::Refused { reason: refusal.reason.clone(), details: String::new() }),

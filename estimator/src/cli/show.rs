@@ -149,6 +149,18 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
     if report.ladder.iter().any(|rung| rung.total.is_some()) {
         ladder(report, &mut text);
     }
+    if let Some(coefficients) = &report.coefficients {
+        let _ = writeln!(text, "formula   {coefficients}");
+    }
+    if !report.frontier.points.is_empty() {
+        let points: Vec<String> = report
+            .frontier
+            .points
+            .iter()
+            .map(|p| format!("{} × {}", p.slots, grouped(p.context.into())))
+            .collect();
+        let _ = writeln!(text, "frontier  slots × longest context: {}", points.join(", "));
+    }
     if report.budget.is_some() || on_adapter {
         largest(report, &mut text);
     }

@@ -25,7 +25,7 @@ use bytes::FileBytes;
 use plimsoll_kernels::Format;
 use serde_json::Value;
 pub(crate) use side::SideFiles;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,6 +123,16 @@ pub struct Checkpoint {
     files: Vec<Arc<FileBytes>>,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
+    listed: Option<Arc<Listed>>,
+    stated_bytes: Option<u64>,
+}
+
+/// Names of tensors whose files are not here: an index without its shards.
+#[derive(Debug, Default)]
+struct Listed {
+    names: HashSet<String>,
+    /// First components of the names.
+    roots: HashSet<String>,
 }
 
 impl Checkpoint {
@@ -202,6 +212,8 @@ impl Checkpoint {
             files: Vec::new(),
             tensors: Vec::new(),
             by_name: HashMap::new(),
+            listed: None,
+            stated_bytes: None,
         }
     }
 
@@ -282,6 +294,22 @@ impl Checkpoint {
                 "another's",
             )
         })
+    }
+
+    /// Whether an index without its shards names the tensor; `None` where there is no such index, or it names
+    /// nothing that begins as this name does.
+    pub fn lists(&self, tensor: &str) -> Option<bool> {
+        let listed = self.listed.as_ref()?;
+        if listed.names.contains(tensor) {
+            return Some(true);
+        }
+        let root = tensor.split('.').next().unwrap_or_default();
+        listed.roots.contains(root).then_some(false)
+    }
+
+    /// Bytes of all tensors as an index states them, to compare with.
+    pub fn stated_bytes(&self) -> Option<u64> {
+        self.stated_bytes
     }
 
     /// Bytes of all tensors together.

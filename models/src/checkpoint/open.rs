@@ -3,7 +3,7 @@
 use super::bytes::FileBytes;
 use super::json::{self, MAX_CONFIG_BYTES};
 use super::safetensors::{Index, MAX_INDEX_BYTES};
-use super::{Checkpoint, Source, gguf as gguf_reader, safetensors};
+use super::{Checkpoint, Listed, Source, gguf as gguf_reader, safetensors};
 use crate::error::{ModelError, quoted};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -40,6 +40,18 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
             };
             let mut checkpoint = Checkpoint::new(Source::Safetensors, stem(path), path, config);
             add_file(&mut checkpoint, path)?;
+            add_side_files(&mut checkpoint)?;
+            Ok(checkpoint)
+        }
+        Some("json") if file_name(path).ends_with(".safetensors.index.json") => {
+            let config = path.with_file_name(CONFIG);
+            if !config.is_file() {
+                return Err(ModelError::corrupt(path, "index", "config.json beside it", "none"));
+            }
+            let name =
+                directory_name(path.parent().filter(|p| *p != Path::new("")).unwrap_or(Path::new(".")));
+            let mut checkpoint = Checkpoint::new(Source::Config, name, path, Some(read_config(&config)?));
+            list(&mut checkpoint, Index::parse(&json::read_bytes(path, MAX_INDEX_BYTES)?, path)?);
             add_side_files(&mut checkpoint)?;
             Ok(checkpoint)
         }
@@ -83,6 +95,17 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
     if !config.is_file() {
         return Err(ModelError::corrupt(path, "directory", "config.json or one .gguf file", "neither"));
     }
+    if !single.is_file() && index.is_file() {
+        // No shard at all: names come from here, the rest from the configuration.
+        let parsed = Index::parse(&json::read_bytes(&index, MAX_INDEX_BYTES)?, &index)?;
+        if !has_safetensors(path)? {
+            let mut checkpoint =
+                Checkpoint::new(Source::Config, directory_name(path), path, Some(read_config(&config)?));
+            list(&mut checkpoint, parsed);
+            add_side_files(&mut checkpoint)?;
+            return Ok(checkpoint);
+        }
+    }
     let source = if has_weights { Source::Safetensors } else { Source::Config };
     let mut checkpoint = Checkpoint::new(source, directory_name(path), path, Some(read_config(&config)?));
     if single.is_file() {
@@ -113,6 +136,17 @@ fn add_file(checkpoint: &mut Checkpoint, path: &Path) -> Result<(), ModelError> 
     checkpoint.add_tensors(tensors)
 }
 
+/// Keeps the names of an index none of whose shards is here: enough to price with the configuration.
+fn list(checkpoint: &mut Checkpoint, index: Index) {
+    let mut listed = Listed::default();
+    for name in index.files.into_values().flatten() {
+        listed.roots.insert(name.split('.').next().unwrap_or_default().to_owned());
+        listed.names.insert(name);
+    }
+    checkpoint.stated_bytes = index.total_size;
+    checkpoint.listed = Some(Arc::new(listed));
+}
+
 /// Adds the tensors an index names, each from the file it names. Tensors the index does not name are left out.
 fn add_indexed(
     checkpoint: &mut Checkpoint,
@@ -120,6 +154,7 @@ fn add_indexed(
     index_path: &Path,
     mut load: impl FnMut(&str) -> Result<(PathBuf, Arc<FileBytes>), ModelError>,
 ) -> Result<(), ModelError> {
+    checkpoint.stated_bytes = index.total_size;
     for (name, wanted) in index.files {
         let (path, bytes) = load(&name)?;
         let mut tensors = safetensors::read(&bytes, &path, checkpoint.files.len())?;
@@ -262,6 +297,17 @@ fn starts_like_gguf(path: &Path) -> Result<bool, ModelError> {
     Ok(magic == b"GGUF")
 }
 
+/// Whether a directory has any safetensors file: then its index must be right about all of them.
+fn has_safetensors(path: &Path) -> Result<bool, ModelError> {
+    for entry in std::fs::read_dir(path).map_err(|e| ModelError::io("list", path, e))? {
+        let file = entry.map_err(|e| ModelError::io("list", path, e))?.path();
+        if file.extension() == Some(OsStr::new("safetensors")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The GGUF files of a directory; of a split one only the first part.
 fn list_ggufs(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let mut found = Vec::new();
@@ -302,7 +348,11 @@ pub(super) fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelErr
     checkpoint.generation_config = checkpoint.side.json("generation_config.json", MAX_CONFIG_BYTES)?;
     // A configuration under another name may lie beside those of other models.
     let path = checkpoint.path();
-    if checkpoint.source() != Source::Config || path.is_dir() || path.ends_with(CONFIG) {
+    if checkpoint.source() != Source::Config
+        || checkpoint.listed.is_some()
+        || path.is_dir()
+        || path.ends_with(CONFIG)
+    {
         checkpoint.hf_quant_config = checkpoint.side.json("hf_quant_config.json", MAX_CONFIG_BYTES)?;
     }
     Ok(())

@@ -72,6 +72,8 @@ fn dtype(dtype: Dtype) -> DType {
 pub(super) struct Index {
     /// File name → the tensors it must have, both sorted.
     pub files: BTreeMap<String, Vec<String>>,
+    /// Bytes of all tensors, as `metadata.total_size` states them.
+    pub total_size: Option<u64>,
 }
 
 impl Index {
@@ -80,10 +82,17 @@ impl Index {
         #[derive(Deserialize)]
         struct File {
             weight_map: UniqueMap<String>,
+            #[serde(default)]
+            metadata: serde_json::Value,
         }
         let text = std::str::from_utf8(bytes)
             .map_err(|_| ModelError::corrupt(path, "index", "UTF-8", "other bytes"))?;
         let index: File = json::from_str(text, path)?;
+        // Some writers state it as a float.
+        let total_size = index.metadata.get("total_size").and_then(|size| {
+            let float = size.as_f64().filter(|f| f.fract() == 0.0 && (0.0..9e15).contains(f));
+            size.as_u64().or(float.map(|f| f as u64))
+        });
         let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (tensor, file) in index.weight_map.0 {
             if !is_plain_name(&file) {
@@ -99,7 +108,7 @@ impl Index {
         if files.is_empty() {
             return Err(ModelError::corrupt(path, "weight_map", "at least one tensor", "none"));
         }
-        Ok(Index { files })
+        Ok(Index { files, total_size })
     }
 }
 

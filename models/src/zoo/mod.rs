@@ -158,6 +158,7 @@ impl Registry {
         let mut model = family.build(checkpoint)?;
         if let Some(why) = quantization::Quantization::of(checkpoint)?.priced {
             model.extras.estimate_only.get_or_insert_with(|| why.to_owned());
+            model.extras.nearest_weights = true;
             model.notes.push(why.to_owned());
         }
         beside::fill(checkpoint, &mut model)?;

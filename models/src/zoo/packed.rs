@@ -104,6 +104,15 @@ pub(super) fn is_there(checkpoint: &Checkpoint, tensor: &str) -> bool {
         || checkpoint.tensor(&format!("{}_blocks", module(tensor))).is_some()
 }
 
+/// The same of an index without its shards; `None` where it cannot tell.
+pub(super) fn is_listed(checkpoint: &Checkpoint, tensor: &str) -> Option<bool> {
+    let packed = [format!("{}.weight_packed", module(tensor)), format!("{}_blocks", module(tensor))];
+    if packed.iter().any(|name| checkpoint.lists(name) == Some(true)) {
+        return Some(true);
+    }
+    checkpoint.lists(tensor)
+}
+
 /// Recognises the matrix called `tensor` (`X.weight`) and checks the shape of everything it is stored in.
 ///
 /// # Errors

@@ -71,9 +71,14 @@ impl<'a> Weights<'a> {
         self.bare
     }
 
-    /// Whether the checkpoint has this tensor, perhaps packed; `absent` when there is only a configuration.
+    /// Whether the checkpoint has this tensor, perhaps packed; when there is only a configuration, what an index
+    /// without shards says, else `absent`.
     pub fn has(&self, tensor: &str, absent: bool) -> bool {
-        if self.is_bare() { absent } else { packed::is_there(self.checkpoint, tensor) }
+        if self.is_bare() {
+            packed::is_listed(self.checkpoint, tensor).unwrap_or(absent)
+        } else {
+            packed::is_there(self.checkpoint, tensor)
+        }
     }
 
     /// The matrix `[rows, cols]` of a linear layer.
