@@ -44,6 +44,14 @@ impl<'a> Fields<'a> {
         self.root.get(key).filter(|v| !v.is_null())
     }
 
+    /// Every field of the text model and of the whole.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        let of = |value: &'a Value| {
+            value.as_object().into_iter().flatten().map(|(key, value)| (key.as_str(), value))
+        };
+        self.text.into_iter().flat_map(of).chain(of(self.root))
+    }
+
     /// The first of several spellings that is there.
     pub fn any(&self, keys: &[&str]) -> Option<&'a Value> {
         keys.iter().find_map(|key| self.get(key))

@@ -53,6 +53,7 @@ mod quantization;
 mod qwen3;
 mod qwen_moe;
 pub mod ropes;
+mod unknown;
 pub mod weights;
 
 pub use gemma3::Gemma3;
@@ -151,7 +152,9 @@ impl Registry {
     pub fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
         let family = self.families.iter().find(|f| f.claims(checkpoint)).ok_or_else(|| {
             ModelError::UnknownArchitecture {
-                stated: stated(checkpoint).unwrap_or_else(|| "nothing".to_owned()),
+                // A name of a megabyte says no more than its beginning.
+                stated: stated(checkpoint)
+                    .map_or_else(|| "nothing".to_owned(), |name| name.chars().take(80).collect()),
                 known: self.names().join(", "),
             }
         })?;
@@ -160,6 +163,10 @@ impl Registry {
             model.extras.estimate_only.get_or_insert_with(|| why.to_owned());
             model.extras.nearest_weights = true;
             model.notes.push(why.to_owned());
+        }
+        let unread = unknown::memory_bearing(checkpoint);
+        if !unread.is_empty() {
+            model.notes.push(format!("not priced, and may cost memory: {}", unread.join(", ")));
         }
         beside::fill(checkpoint, &mut model)?;
         account::check(checkpoint, &model)?;
