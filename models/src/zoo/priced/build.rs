@@ -409,11 +409,11 @@ impl Builder<'_, '_> {
                 let names = ExpertNames { stacked: &stacked, separate: Some(&down) };
                 (gate_up, self.w.experts(&names, e.count, hidden, e.width)?)
             }
-            Stacks::Stacked([gate_up, down]) => {
+            Stacks::Stacked { names: [gate_up, down], transposed } => {
                 let [gate_up, down] = [gate_up, down].map(|part| self.name(layer, part));
                 let both = e.width.saturating_mul(2);
-                let gate_up = self.w.stack(&gate_up, true, e.count, both, hidden)?;
-                (gate_up, self.w.stack(&down, true, e.count, hidden, e.width)?)
+                let gate_up = self.w.stack(&gate_up, transposed, e.count, both, hidden)?;
+                (gate_up, self.w.stack(&down, transposed, e.count, hidden, e.width)?)
             }
         };
         let inner = self.g.experts("experts_gate_up", h, routing, gate_up, e.width.saturating_mul(2));

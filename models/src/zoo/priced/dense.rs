@@ -55,6 +55,16 @@ pub(super) fn windows(
     kinds.into_iter().map(one).collect()
 }
 
+/// A number of layers that may be 0.
+pub(super) fn count(fields: &Fields<'_>, key: &str, default: u64) -> Result<u64, ModelError> {
+    match fields.get(key) {
+        None => Ok(default),
+        Some(value) => value
+            .as_u64()
+            .ok_or_else(|| ModelError::field(key, "a number of layers", crate::zoo::fields::shown(value))),
+    }
+}
+
 /// A window that may be absent; 0 is none.
 pub(super) fn window(fields: &Fields<'_>, key: &str) -> Result<Option<u32>, ModelError> {
     match fields.get(key) {

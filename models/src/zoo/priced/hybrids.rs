@@ -1,7 +1,7 @@
 //! Attention beside something recurrent: granitemoehybrid (Mamba2) and lfm2 (short convolutions).
 
 use super::deepseek::{MAX_EXPERTS, bounded};
-use super::dense::configured;
+use super::dense::{configured, count};
 use super::{Attention, Experts, Ffn, Layer, Mixer, Names, Spec, Stacks, UNCOMPARED, build::build};
 use crate::checkpoint::Checkpoint;
 use crate::error::{ModelError, quoted};
@@ -61,10 +61,13 @@ impl Architecture for GraniteHybrid {
                     width: sizes.ffn,
                     router: "block_sparse_moe.router.layer",
                     router_bias: None,
-                    stacks: Stacks::Stacked([
-                        "block_sparse_moe.input_linear.weight",
-                        "block_sparse_moe.output_linear.weight",
-                    ]),
+                    stacks: Stacks::Stacked {
+                        names: [
+                            "block_sparse_moe.input_linear.weight",
+                            "block_sparse_moe.output_linear.weight",
+                        ],
+                        transposed: false,
+                    },
                     shared: None,
                 }))
             }
@@ -139,7 +142,8 @@ impl Architecture for Lfm2 {
             // The width follows from another key in the dense ones.
             eps: Some(fields.float("norm_eps", Some(1e-5))?),
             context: Some(128_000),
-            tied: fields.flag("tie_embedding", true)?,
+            // Either name; the newer files have the usual one.
+            tied: fields.flag("tie_embedding", fields.flag("tie_word_embeddings", true)?)?,
             ..Defaults::default()
         };
         let sizes = Dense {
@@ -149,8 +153,7 @@ impl Architecture for Lfm2 {
         let names = ["feed_forward.w1", "feed_forward.w3", "feed_forward.w2"];
         let mlp = Ffn::Gated { width: sizes.ffn, names };
         let experts = if sparse { Some(lfm2_experts(&fields)?) } else { None };
-        let dense =
-            if sparse { fields.get("num_dense_layers").and_then(|v| v.as_u64()).unwrap_or(0) } else { 0 };
+        let dense = if sparse { count(&fields, "num_dense_layers", 0)? } else { 0 };
         let attention = Attention { head_norms: true, ..Attention::plain(sizes.shape) };
         let taps = bounded("conv_L_cache", fields.size("conv_L_cache", Some(3))?, 64)?;
         let bias = fields.flag("conv_bias", false)?;

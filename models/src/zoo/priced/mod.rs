@@ -175,8 +175,8 @@ struct Experts {
 enum Stacks {
     /// One tensor for each: the folder, and names of gate, up and down.
     Separate(&'static str, [&'static str; 3]),
-    /// Gates and ups of all in one tensor, downs in another.
-    Stacked([&'static str; 2]),
+    /// Gates and ups of all in one tensor, downs in another; inputs by outputs where `transposed`.
+    Stacked { names: [&'static str; 2], transposed: bool },
 }
 
 /// Names of gate, up and down as llama has them.

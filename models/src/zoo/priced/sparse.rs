@@ -1,7 +1,7 @@
 //! Transformers of experts: llama4 and afmoe.
 
 use super::deepseek::{MAX_EXPERTS, PARTS, bounded};
-use super::dense::{configured, window, windows};
+use super::dense::{configured, count, window, windows};
 use super::{Attention, Experts, Ffn, Layer, MLP, Mixer, Names, Spec, Stacks, UNCOMPARED, build::build};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -54,7 +54,10 @@ impl Architecture for Llama4 {
             width: sizes.ffn,
             router: "feed_forward.router",
             router_bias: None,
-            stacks: Stacks::Stacked(["feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"]),
+            stacks: Stacks::Stacked {
+                names: ["feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"],
+                transposed: true,
+            },
             shared: Some((
                 sizes.ffn,
                 [
@@ -132,7 +135,7 @@ impl Architecture for Afmoe {
         )?;
         let window = window(&fields, "sliding_window")?;
         let windows = windows(&fields, sizes.layers, window, |layer| !(layer + 1).is_multiple_of(every))?;
-        let dense = fields.get("num_dense_layers").and_then(|v| v.as_u64()).unwrap_or(1);
+        let dense = count(&fields, "num_dense_layers", 1)?;
         let width = fields.size("moe_intermediate_size", None)?;
         let shared = match fields.get("num_shared_experts") {
             Some(value) if value.as_u64() == Some(0) => None,
