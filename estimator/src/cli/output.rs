@@ -57,7 +57,7 @@ pub fn count(number: usize, noun: &str) -> String {
 /// Writes one JSON document.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn document(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other)?;
     print(format_args!("{text}\n"))
