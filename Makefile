@@ -35,7 +35,7 @@ lint:
 
 ## Unit, integration and documentation tests, the real models among them.
 units:
-	PLIMSOLL_REQUIRE_SPIRV_VAL=1 $(CARGO) test --workspace --features real-models
+	PLIMSOLL_REQUIRE_SPIRV_VAL=1 PLIMSOLL_REQUIRE_CHROMIUM=1 $(CARGO) test --workspace --features real-models
 
 ## A fixed number of mutated inputs through every reader of strangers' bytes.
 fuzz:
@@ -64,4 +64,4 @@ setup-run:
 	scripts/setup.sh linker vulkan python
 
 setup-test:
-	scripts/setup.sh linker vulkan spirv cross python
+	scripts/setup.sh linker vulkan spirv cross browser python

