@@ -6,7 +6,7 @@
 mod support;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use plimsoll_estimator::{Budget, Geometry, Overhead, Plan, Solver};
+use plimsoll_estimator::{Budget, Geometry, Overhead, Plan, Pricer, Solver};
 use plimsoll_kernels::{KvFormat, Profile};
 use plimsoll_runtime::{DeviceOptions, Wanted};
 use std::path::PathBuf;
@@ -24,8 +24,8 @@ fn planning(c: &mut Criterion) {
         });
         let total = Plan::new(&model, &asked, &profile).unwrap().total();
         let budget = Budget::flag(total + total / 10, "bench");
-        let solver =
-            Solver { model: &model, profile: &profile, budget: Some(&budget), overhead: Overhead::default() };
+        let pricer = Pricer::new(&model, &profile);
+        let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default() };
         group.sample_size(10);
         group.bench_function(format!("largest_context/{config}"), |b| {
             b.iter(|| solver.largest_context(&asked))
