@@ -1,7 +1,7 @@
 //! Prices a model without a GPU: the verb `estimate` of `plimsoll` by itself, without what runs models.
 
 use clap::Parser;
-use plimsoll_estimator::cli::{Failure, estimate};
+use plimsoll_estimator::cli::{Failure, estimate, fleet};
 use plimsoll_models::Checkpoint;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,13 +13,16 @@ use std::process::ExitCode;
 #[command(name = "plimsoll-estimate", version, max_term_width = 110)]
 struct Cli {
     /// A .gguf or .safetensors file, a directory with config.json, or a bare config.json
-    #[arg(value_name = "MODEL", required_unless_present = "list_devices")]
+    #[arg(value_name = "MODEL", required_unless_present_any = ["list_devices", "fleet"])]
     model: Option<PathBuf>,
     #[command(flatten)]
     args: estimate::Args,
 }
 
 fn run(path: Option<&Path>, args: &estimate::Args) -> Result<(), Failure> {
+    if let Some(file) = &args.fleet {
+        return fleet::show(file, args.output.json);
+    }
     let Some(path) = path.filter(|_| !args.list_devices) else {
         return estimate::list_devices(args.output.json);
     };

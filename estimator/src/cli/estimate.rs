@@ -60,6 +60,9 @@ pub struct Args {
     /// A device of the table to hold the model against: its memory, its limits, its rates (see --list-devices)
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
+    /// Prices every model of a TOML file on every device at every geometry of it, instead of MODEL: what fits where
+    #[arg(long, value_name = "FILE")]
+    pub fleet: Option<PathBuf>,
     /// Lists the table of devices
     #[arg(long)]
     pub list_devices: bool,

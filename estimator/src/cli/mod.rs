@@ -7,6 +7,7 @@ pub mod args;
 pub mod bytes;
 pub mod estimate;
 mod failure;
+pub mod fleet;
 pub mod output;
 pub mod peer_args;
 pub mod show;

@@ -4,6 +4,7 @@ use crate::args::{AdapterArgs, ModelArg, device_options, reading};
 use crate::failure::Failure;
 use plimsoll::Device;
 use plimsoll::estimator::cli::estimate::{self, Machine};
+use plimsoll::estimator::cli::fleet;
 
 /// Flags.
 #[derive(Debug, clap::Args)]
@@ -21,6 +22,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     if args.estimate.list_devices {
         return Ok(estimate::list_devices(args.estimate.output.json)?);
+    }
+    if let Some(file) = &args.estimate.fleet {
+        return Ok(fleet::show(file, args.estimate.output.json)?);
     }
     // A wrong setting is said before anything is opened.
     args.estimate.limits.ceiling()?;

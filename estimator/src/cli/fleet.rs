@@ -1,0 +1,328 @@
+//! Many devices, many models, many geometries: what fits where. `estimate --fleet FILE.toml`.
+//!
+//! ```toml
+//! [[device]]
+//! name = "nvidia-rtx-4090-24"        # of the table, or with numbers of its own:
+//! [[device]]
+//! name = "my box"
+//! memory = "96GiB"                   # also max_buffer, max_binding
+//! [[model]]
+//! path = "models/config.json"        # from the file's own folder on
+//! weights = "q4_k_m"                 # as stored where it says nothing
+//! [[geometry]]
+//! context = 32768                    # also slots, chunk, kv
+//! ```
+//!
+//! A row that cannot be read does not stop the others: its cells say why they cannot be priced.
+
+use super::args::{build, with_kv};
+use super::{Failure, bytes, output, show};
+use crate::budget::{Budget, Reading};
+use crate::devices::DeviceTable;
+use crate::error::PlanError;
+use crate::geometry::{Geometry, KvPair};
+use crate::pricer::Pricer;
+use crate::solve::Solver;
+use crate::verdict::Overhead;
+use crate::weights;
+use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll_kernels::{Limits, Profile};
+use plimsoll_models::{Checkpoint, Model};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// More cells than this are a mistake of the file.
+const MAX_CELLS: usize = 100_000;
+/// More bytes than this are no such file.
+const MAX_FILE: u64 = 16 << 20;
+
+/// Bytes as a number or as `48GiB`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+enum Amount {
+    Number(u64),
+    Text(String),
+}
+
+impl Amount {
+    fn bytes(&self) -> Result<u64, String> {
+        match self {
+            Amount::Number(bytes) => Ok(*bytes),
+            Amount::Text(text) => bytes::parse(text).map_err(|why| format!("{text:?}: {why}")),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceRow {
+    name: String,
+    memory: Option<Amount>,
+    max_buffer: Option<Amount>,
+    max_binding: Option<Amount>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModelRow {
+    path: PathBuf,
+    weights: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GeometryRow {
+    context: Option<u32>,
+    slots: Option<u32>,
+    chunk: Option<u32>,
+    kv: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    device: Vec<DeviceRow>,
+    model: Vec<ModelRow>,
+    #[serde(default)]
+    geometry: Vec<GeometryRow>,
+}
+
+/// One device, one model, one geometry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the fields are the document's
+pub struct Cell {
+    pub device: String,
+    pub model: String,
+    pub weights: String,
+    pub context: Option<u32>,
+    pub slots: Option<u32>,
+    pub prefill_chunk: Option<u32>,
+    pub kv: String,
+    /// `fits`, `refused` or `cannot_price`.
+    pub verdict: String,
+    pub total: Option<u64>,
+    pub budget: Option<u64>,
+    /// The longest context whose steady state fits, with the rest as asked.
+    pub largest_context: Option<u32>,
+    /// Why it does not fit, or has no price.
+    pub reason: Option<String>,
+}
+
+/// All cells, devices outermost, geometries innermost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct FleetReport {
+    pub schema: u32,
+    pub fits: usize,
+    pub refused: usize,
+    pub cannot_price: usize,
+    pub cells: Vec<Cell>,
+}
+
+/// A device as it is priced: its profile and what memory it has.
+type Machine = (Profile, Budget);
+
+fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
+    let amount = |value: &Option<Amount>| value.as_ref().map(Amount::bytes).transpose();
+    let (memory, buffer, binding) =
+        (amount(&row.memory)?, amount(&row.max_buffer)?, amount(&row.max_binding)?);
+    let known = table.find(&row.name);
+    let (mut profile, reading) = match (&known, memory) {
+        (Ok(device), None) => (device.profile(), device.reading(&table.date)),
+        (Ok(device), Some(_)) => (device.profile(), None),
+        (Err(_), Some(_)) => (Profile::new(&row.name, Limits::webgpu_default(), None, false), None),
+        (Err(error), None) => return Err(error.to_string()),
+    };
+    let limits = &mut profile.limits;
+    limits.max_buffer_size = buffer.unwrap_or(limits.max_buffer_size);
+    let binding = binding.unwrap_or(limits.max_storage_buffer_binding_size);
+    limits.max_storage_buffer_binding_size = binding.min(limits.max_buffer_size);
+    let own = memory.map(|bytes| Reading { bytes, source: "the fleet's file".into(), taken: 0 });
+    let budget =
+        Budget::resolve(None, own.or(reading)).ok_or_else(|| format!("{}: how much memory?", row.name))?;
+    Ok((profile, budget))
+}
+
+fn model(row: &ModelRow, folder: &Path) -> Result<Model, String> {
+    let path = folder.join(&row.path);
+    let checkpoint = Checkpoint::open(&path).map_err(|e| e.to_string())?;
+    let model = build(&checkpoint, Some(&path)).map_err(|e| e.to_string())?;
+    match &row.weights {
+        None => Ok(model),
+        Some(scheme) => Ok(weights::recast(&model, scheme, &checkpoint).map_err(|e| e.to_string())?.model),
+    }
+}
+
+fn geometry(row: &GeometryRow, model: &Model) -> Result<Geometry, String> {
+    let default = Geometry::default_for(model.context_max);
+    let slots = row.slots.unwrap_or(default.slots);
+    let geometry = Geometry {
+        context: row.context.unwrap_or(default.context),
+        slots,
+        prefill_chunk: row.chunk.unwrap_or(default.prefill_chunk),
+        logit_rows: slots.max(1),
+        ..default
+    };
+    match &row.kv {
+        None => Ok(geometry),
+        Some(kv) => {
+            let kv = super::args::kv(kv).map_err(|why| format!("kv {kv:?}: {why}"))?;
+            Ok(with_kv(geometry, KvPair { k: kv, v: kv }))
+        }
+    }
+}
+
+/// The cells of one model on one device.
+fn cells(
+    file: &File,
+    device: usize,
+    of: usize,
+    machine: &Result<Machine, String>,
+    model: &Result<Model, String>,
+) -> Vec<Cell> {
+    let (row, asked) = (&file.device[device], &file.model[of]);
+    let blank = |g: &GeometryRow| Cell {
+        device: row.name.clone(),
+        model: asked.path.display().to_string(),
+        weights: asked.weights.clone().unwrap_or_else(|| "as-stored".into()),
+        context: g.context,
+        slots: g.slots,
+        prefill_chunk: g.chunk,
+        kv: g.kv.clone().unwrap_or_else(|| "f16".into()),
+        verdict: "cannot_price".into(),
+        total: None,
+        budget: None,
+        largest_context: None,
+        reason: None,
+    };
+    let (machine, model) = match (machine, model) {
+        (Ok(machine), Ok(model)) => (machine, model),
+        (Err(why), _) | (_, Err(why)) => {
+            let cell = |g| Cell { reason: Some(why.clone()), ..blank(g) };
+            return file.geometry.iter().map(cell).collect();
+        }
+    };
+    let (profile, budget) = machine;
+    let pricer = Pricer::new(model, profile);
+    let solver = Solver { pricer: &pricer, budget: Some(budget), overhead: Overhead::default() };
+    let price = |g: &GeometryRow| {
+        let geometry = match geometry(g, model) {
+            Ok(geometry) => geometry,
+            Err(why) => return Cell { reason: Some(why), ..blank(g) },
+        };
+        let (verdict, total, reason) = match pricer.price(&geometry) {
+            Err(error @ PlanError::Graph { .. }) => ("cannot_price", None, Some(error.to_string())),
+            Err(error) => ("refused", None, Some(error.to_string())),
+            Ok(price) if price.total() > budget.bytes => {
+                let (need, have) = (bytes::human(price.total()), bytes::human(budget.bytes));
+                ("refused", Some(price.total()), Some(format!("total: {need} of {have}")))
+            }
+            // What fits once it is there must also fit while it comes.
+            Ok(price) if price.total().saturating_add(price.staging) > budget.bytes => {
+                let need = bytes::human(price.total().saturating_add(price.staging));
+                let reason = format!("load peak: {need} of {}", bytes::human(budget.bytes));
+                ("refused", Some(price.total()), Some(reason))
+            }
+            Ok(price) => ("fits", Some(price.total()), None),
+        };
+        Cell {
+            context: Some(geometry.context),
+            slots: Some(geometry.slots),
+            prefill_chunk: Some(geometry.prefill_chunk),
+            kv: geometry.kv_pair().to_string(),
+            verdict: verdict.into(),
+            total,
+            budget: Some(budget.bytes),
+            largest_context: solver.largest_context(&geometry).map(|g| g.context),
+            reason,
+            ..blank(g)
+        }
+    };
+    file.geometry.iter().map(price).collect()
+}
+
+/// Prices every cell of a fleet's file, in parallel; `step` is called once for each model on each device.
+///
+/// # Errors
+/// [`Failure::File`] when the file cannot be read; [`Failure::Usage`] when it is no such file, names nothing, or makes more
+/// than 100,000 cells. What is wrong with one row is in its cells.
+pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Failure> {
+    let read = |error| Failure::file("read", path, error);
+    let size = std::fs::metadata(path).map_err(read)?.len();
+    let wrong = |why: String| Failure::Usage(format!("--fleet {}: {why}", path.display()));
+    if size > MAX_FILE {
+        return Err(wrong(format!("{size} bytes are too many for a list of devices, models and geometries")));
+    }
+    let text = std::fs::read_to_string(path).map_err(read)?;
+    let mut file: File = toml::from_str(&text).map_err(|e| wrong(e.message().to_owned()))?;
+    if file.geometry.is_empty() {
+        file.geometry.push(GeometryRow::default());
+    }
+    let pairs = file.device.len().saturating_mul(file.model.len());
+    let count = pairs.saturating_mul(file.geometry.len());
+    if count == 0 || count > MAX_CELLS {
+        return Err(wrong(format!("{count} cells: expected 1 to {MAX_CELLS}")));
+    }
+    let table = DeviceTable::standard().map_err(|e| wrong(e.to_string()))?;
+    let machines: Vec<_> = file.device.iter().map(|row| machine(row, &table)).collect();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let models: Vec<_> = file.model.par_iter().map(|row| model(row, folder)).collect();
+    let cells: Vec<Cell> = (0..pairs)
+        .into_par_iter()
+        .map(|pair| {
+            let (device, of) = (pair / file.model.len(), pair % file.model.len());
+            let cells = cells(&file, device, of, &machines[device], &models[of]);
+            step(pairs);
+            cells
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+        .flatten()
+        .collect();
+    let counted = |word: &str| cells.iter().filter(|c| c.verdict == word).count();
+    let (fits, refused, cannot_price) = (counted("fits"), counted("refused"), counted("cannot_price"));
+    Ok(FleetReport { schema: crate::report::SCHEMA, fits, refused, cannot_price, cells })
+}
+
+/// Prices a fleet and shows what fits where.
+///
+/// # Errors
+/// As [`run`] and [`output::print`].
+pub fn show(path: &Path, json: bool) -> Result<(), Failure> {
+    let bar = if json { ProgressBar::hidden() } else { ProgressBar::no_length() };
+    if let Ok(style) = ProgressStyle::with_template("models on devices {wide_bar} {pos}/{len}") {
+        bar.set_style(style);
+    }
+    let step = |all: usize| {
+        bar.set_length(all as u64);
+        bar.inc(1);
+    };
+    let report = run(path, &step)?;
+    bar.finish_and_clear();
+    if json {
+        return output::document(&report);
+    }
+    let number = |n: Option<u32>| n.map_or("none".to_owned(), |n| bytes::grouped(n.into()));
+    let header =
+        ["device", "model", "weights", "context", "slots", "KV", "verdict", "total", "largest context", ""];
+    let mut table = show::table(&header, &[3, 4, 7, 8]);
+    for c in &report.cells {
+        table.add_row([
+            c.device.clone(),
+            c.model.clone(),
+            c.weights.clone(),
+            number(c.context),
+            number(c.slots),
+            c.kv.clone(),
+            c.verdict.replace('_', " "),
+            c.total.map_or(String::new(), bytes::human),
+            number(c.largest_context),
+            c.reason.as_deref().unwrap_or_default().chars().take(120).collect(),
+        ]);
+    }
+    let FleetReport { fits, refused, cannot_price, .. } = report;
+    output::print(format_args!(
+        "{table}\n{fits} fit, {refused} are refused, {cannot_price} cannot be priced\n"
+    ))
+}

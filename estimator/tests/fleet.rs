@@ -1,0 +1,128 @@
+//! Fleets: what fits where, through the command line, against single estimates.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plimsoll-estimate"))
+        .args(args)
+        .env_remove("PLIMSOLL_MEMORY_LIMIT")
+        .output()
+        .expect("it starts")
+}
+
+fn config(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/configs/{name}.json"))
+}
+
+/// A fleet's file with copies of two configurations beside it.
+fn fleet(name: &str, text: &str) -> String {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fleet-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("models")).unwrap();
+    for model in ["llama-3.1-8b", "gemma-3-270m"] {
+        std::fs::copy(config(model), folder.join(format!("models/{model}.json"))).unwrap();
+    }
+    let path = folder.join("fleet.toml");
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+const TEXT: &str = r#"
+[[device]]
+name = "nvidia-rtx-3060-12"
+[[device]]
+name = "apple-m4-max-128"
+[[device]]
+name = "my own box"
+memory = "20GB"
+[[model]]
+path = "models/llama-3.1-8b.json"
+[[model]]
+path = "models/llama-3.1-8b.json"
+weights = "q4_k_m"
+[[model]]
+path = "models/gemma-3-270m.json"
+[[geometry]]
+context = 4096
+[[geometry]]
+context = 32768
+slots = 4
+chunk = 256
+kv = "q8_0"
+"#;
+
+#[test]
+fn cells_say_what_single_estimates_say() {
+    let path = fleet("good", TEXT);
+    let output = run(&["--fleet", &path, "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!((report["schema"].as_u64(), cells.len()), (Some(1), 3 * 3 * 2));
+    let count = |word: &str| cells.iter().filter(|c| c["verdict"] == word).count() as u64;
+    assert_eq!(report["fits"].as_u64(), Some(count("fits")));
+    assert!(count("fits") > 0 && count("refused") > 0 && count("cannot_price") == 0, "{report}");
+    for cell in cells {
+        let path =
+            config(cell["model"].as_str().unwrap().trim_start_matches("models/").trim_end_matches(".json"));
+        let number = |key: &str| cell[key].as_u64().unwrap().to_string();
+        let (context, slots, chunk) = (number("context"), number("slots"), number("prefill_chunk"));
+        let mut args =
+            vec![path.to_str().unwrap(), "--context", &context, "--slots", &slots, "--chunk", &chunk];
+        args.extend(["--json", "--kv", cell["kv"].as_str().unwrap()]);
+        if cell["weights"] != "as-stored" {
+            args.extend(["--weights", cell["weights"].as_str().unwrap()]);
+        }
+        match cell["device"].as_str().unwrap() {
+            "my own box" => args.extend(["--memory", "20GB"]),
+            device => args.extend(["--device", device]),
+        }
+        let single: Value = serde_json::from_slice(&run(&args).stdout).unwrap();
+        assert_eq!(single["bytes"]["total"], cell["total"], "{cell}");
+        assert_eq!(single["verdict"], cell["verdict"], "{cell}");
+        assert_eq!(single["largest"]["context"], cell["largest_context"], "{cell}");
+    }
+    let table = run(&["--fleet", &path]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("my own box") && table.contains("cannot be priced"), "{table}");
+}
+
+#[test]
+fn a_bad_row_says_so_in_its_cells_and_stops_nothing() {
+    let text = r#"
+device = [{ name = "apple-m4-max-128" }, { name = "no such thing" }, { name = "odd", memory = "many" }]
+model = [{ path = "models/gemma-3-270m.json" }, { path = "models/none.json" },
+         { path = "models/gemma-3-270m.json", weights = "q99" }]
+geometry = [{}, { kv = "q9" }, { context = 0 }]
+"#;
+    let output = run(&["--fleet", &fleet("bad", text), "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 27);
+    assert_eq!((report["fits"].as_u64(), report["refused"].as_u64()), (Some(1), Some(1)));
+    for cell in cells.iter().filter(|c| c["verdict"] != "fits") {
+        assert!(!cell["reason"].as_str().unwrap().is_empty(), "{cell}");
+    }
+}
+
+#[test]
+fn a_file_that_is_none_is_an_error() {
+    let many = format!("device = [{}]\nmodel = [{{ path = \"x\" }}]\n", "{ name = \"a\" },".repeat(100_001));
+    for (name, text, code) in [
+        ("empty", "", 2),
+        ("nothing", "device = []\nmodel = []\n", 2),
+        ("unknown", "device = [{ name = \"a\", colour = 3 }]\nmodel = []\n", 2),
+        ("kind", "device = 3\nmodel = 4\n", 2),
+        ("broken", "device = [", 2),
+        ("many", &many, 2),
+    ] {
+        let output = run(&["--fleet", &fleet(name, text), "--json"]);
+        assert_eq!(output.status.code(), Some(code), "{name}");
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(document["error"]["message"].as_str().unwrap().contains("--fleet"), "{document}");
+    }
+    assert_eq!(run(&["--fleet", "/nowhere/fleet.toml"]).status.code(), Some(5));
+}
