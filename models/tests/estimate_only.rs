@@ -150,7 +150,153 @@ fn what_is_missing_or_absurd_is_an_error_by_name() {
         }
     }
     assert!(tried > 3000, "{tried}");
+    // What is worth gigabytes is never guessed.
+    let deepseek: Value = serde_json::from_slice(&read("../tests/data/configs/deepseek-v3.json")).unwrap();
+    let of = |name: &str| {
+        serde_json::from_slice::<Value>(&read(&format!("tests/data/priced/{name}.json"))).unwrap()
+    };
+    for (config, keys) in [
+        (
+            deepseek,
+            vec![
+                "q_lora_rank",
+                "n_routed_experts",
+                "n_shared_experts",
+                "first_k_dense_replace",
+                "kv_lora_rank",
+                "moe_intermediate_size",
+                "num_experts_per_tok",
+                "qk_rope_head_dim",
+                "v_head_dim",
+            ],
+        ),
+        (
+            of("trinity-nano"),
+            vec!["sliding_window", "num_dense_layers", "global_attn_every_n_layers", "num_experts"],
+        ),
+        (of("granite-4.0-h-small"), vec!["layer_types", "num_local_experts", "shared_intermediate_size"]),
+        (of("lfm2-8b-a1b"), vec!["layer_types", "num_dense_layers", "moe_intermediate_size"]),
+        (of("mistral-7b-v0.3"), vec!["sliding_window", "num_hidden_layers", "vocab_size"]),
+    ] {
+        for key in keys {
+            let mut config = config.clone();
+            config.as_object_mut().unwrap().remove(key);
+            match build(config.to_string().as_bytes()) {
+                Err(ModelError::Field { got, .. }) => assert_eq!(got, "nothing", "{key}"),
+                other => panic!("{key} is missing: {other:?}"),
+            }
+        }
+    }
+    for key in ["attention_chunk_size", "intermediate_size_mlp", "num_local_experts"] {
+        let mut config = of("llama-4-scout");
+        config["text_config"].as_object_mut().unwrap().remove(key);
+        assert!(matches!(build(config.to_string().as_bytes()), Err(ModelError::Field { .. })), "{key}");
+    }
     let missing = br#"{"model_type": "deepseek_v3", "hidden_size": 64}"#;
     let Err(ModelError::Field { got, .. }) = build(missing) else { panic!("a field is missing") };
     assert_eq!(got, "nothing");
+}
+
+/// A safetensors file of zeros with these tensors.
+fn safetensors(tensors: &[(String, Vec<u64>)]) -> Vec<u8> {
+    let (mut header, mut at) = (serde_json::Map::new(), 0);
+    for (name, shape) in tensors {
+        let bytes = shape.iter().product::<u64>() * 2;
+        header
+            .insert(name.clone(), json!({"dtype": "BF16", "shape": shape, "data_offsets": [at, at + bytes]}));
+        at += bytes;
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.resize(file.len() + at as usize, 0);
+    file
+}
+
+#[test]
+fn headers_with_the_published_shapes_are_taken_and_others_are_not() {
+    let small = |name: &str, changes: Value| {
+        let mut config: Value =
+            serde_json::from_slice(&read(&format!("tests/data/priced/{name}.json"))).unwrap();
+        let place = if config.get("text_config").is_some() {
+            config.get_mut("text_config").unwrap()
+        } else {
+            &mut config
+        };
+        for (key, value) in changes.as_object().unwrap() {
+            place[key] = value.clone();
+        }
+        config.as_object_mut().unwrap().remove("vision_config");
+        config
+    };
+    let base = |more: Value| {
+        let mut sizes = json!({"hidden_size": 64, "vocab_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 16, "num_hidden_layers": 2, "intermediate_size": 48});
+        sizes.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        sizes
+    };
+    // Name, configuration, taps of convolutions, whether stacks are stored inputs by outputs.
+    for (name, config, taps, transposed) in [
+        ("mistral", small("mistral-7b-v0.3", base(json!({}))), 0, false),
+        ("qwen2", small("qwen2.5-7b", base(json!({}))), 0, false),
+        ("phi3", small("phi-4-mini", base(json!({}))), 0, false),
+        (
+            "llama4",
+            small("llama-4-scout", base(json!({"intermediate_size_mlp": 80, "num_local_experts": 4}))),
+            0,
+            true,
+        ),
+        (
+            "granite",
+            small(
+                "granite-4.0-h-small",
+                base(
+                    json!({"layer_types": ["mamba", "attention"], "num_local_experts": 4, "num_experts_per_tok": 2,
+                    "shared_intermediate_size": 40, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16}),
+                ),
+            ),
+            4,
+            false,
+        ),
+        (
+            "lfm2",
+            small("lfm2-1.2b", base(json!({"layer_types": ["conv", "full_attention"], "block_ff_dim": 96}))),
+            3,
+            false,
+        ),
+    ] {
+        let model = build(config.to_string().as_bytes()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut tensors: Vec<(String, Vec<u64>)> = Vec::new();
+        for matrix in &model.matrices {
+            let (experts, cols) = (u64::from(matrix.experts), u64::from(matrix.cols));
+            let rows = u64::from(matrix.rows) / experts;
+            let shape = match (experts, transposed) {
+                (1, _) => vec![rows, cols],
+                (_, true) => vec![experts, cols, rows],
+                (_, false) => vec![experts, rows, cols],
+            };
+            tensors.push((matrix.source.name().to_owned(), shape));
+        }
+        for vector in &model.vectors {
+            let len = u64::from(vector.len);
+            let conv = vector.tensor.contains("conv") && vector.tensor.ends_with(".weight");
+            let shape = if conv { vec![len / taps, 1, taps] } else { vec![len] };
+            tensors.push((vector.tensor.clone(), shape));
+        }
+        let open = |tensors: &[(String, Vec<u64>)]| {
+            let files = vec![("model.safetensors".to_owned(), safetensors(tensors))];
+            let checkpoint =
+                Checkpoint::from_safetensors_bytes(None, files, Some(config.to_string().as_bytes()), name)?;
+            Registry::standard().build(&checkpoint)
+        };
+        let read = open(&tensors).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(read.parameters(), model.parameters(), "{name}");
+        assert!(read.extras.estimate_only.is_some(), "{name}");
+        // The last dimension of any of them one more: another model.
+        for i in 0..tensors.len() {
+            let mut other = tensors.clone();
+            *other[i].1.last_mut().unwrap() += 1;
+            assert!(open(&other).is_err(), "{name}: {:?}", other[i]);
+        }
+    }
 }

@@ -293,6 +293,10 @@ fn verdict(report: &Report, text: &mut String) {
         return;
     };
     let _ = writeln!(text, "verdict   {} ({}): {}", report.verdict, refusal.broke, refusal.reason);
+    if report.profile == "webgpu-default" && matches!(refusal.broke.as_str(), "binding" | "allocation") {
+        let _ =
+            writeln!(text, "these are WebGPU's least limits: --device NAME prices against those of a device");
+    }
     nearest(report, text);
 }
 

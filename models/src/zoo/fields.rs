@@ -44,6 +44,17 @@ impl<'a> Fields<'a> {
         self.root.get(key).filter(|v| !v.is_null())
     }
 
+    /// That a field is stated, be it `null`: what an absent one would mean for memory is not guessed at.
+    ///
+    /// # Errors
+    /// When it is absent.
+    pub fn stated(&self, key: &str) -> Result<(), ModelError> {
+        if self.entries().any(|(name, _)| name == key) {
+            return Ok(());
+        }
+        Err(ModelError::field(key, "a value, or null for none", "nothing"))
+    }
+
     /// Every field of the text model and of the whole.
     pub fn entries(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
         let of = |value: &'a Value| {

@@ -35,6 +35,10 @@ impl Architecture for DeepSeek {
     fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
         let fields = Fields::of(checkpoint)?;
         fields.activation("hidden_act", &SILU)?;
+        // What each of these is worth by default differs from version to version, and it is worth gigabytes.
+        for key in ["q_lora_rank", "n_routed_experts", "n_shared_experts", "first_k_dense_replace"] {
+            fields.stated(key)?;
+        }
         let third = fields.model_type() != Some("deepseek_v2");
         let defaults =
             Defaults { head_dim: Some(2), eps: Some(1e-6), context: Some(2048), ..Defaults::default() };

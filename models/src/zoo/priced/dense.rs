@@ -99,6 +99,10 @@ impl Architecture for Mistral {
         let defaults =
             Defaults { kv_heads: Some(8), eps: Some(1e-6), context: Some(131_072), ..Defaults::default() };
         let sizes = Dense::from_config(&fields, &defaults)?;
+        // Published files state it, mostly as null; versions of the class disagree on what its absence means.
+        if fields.model_type() == Some("mistral") && fields.get("layer_types").is_none() {
+            fields.stated("sliding_window")?;
+        }
         let window = window(&fields, "sliding_window")?;
         let windows = windows(&fields, sizes.layers, window, |_| true)?;
         let ffn = Ffn::Gated { width: sizes.ffn, names: MLP };

@@ -72,7 +72,8 @@ impl Architecture for GraniteHybrid {
                 }))
             }
         };
-        let shared = fields.size("shared_intermediate_size", Some(1024))?;
+        fields.stated("num_local_experts")?;
+        let shared = fields.size("shared_intermediate_size", None)?;
         let names = ["shared_mlp.input_linear", "shared_mlp.output_linear"];
         let shared = Ffn::Fused { width: bounded("shared_intermediate_size", shared, 1 << 26)?, names };
         let ffn: Vec<Ffn> = experts.into_iter().chain([shared]).collect();
@@ -153,6 +154,9 @@ impl Architecture for Lfm2 {
         let names = ["feed_forward.w1", "feed_forward.w3", "feed_forward.w2"];
         let mlp = Ffn::Gated { width: sizes.ffn, names };
         let experts = if sparse { Some(lfm2_experts(&fields)?) } else { None };
+        if sparse {
+            fields.stated("num_dense_layers")?;
+        }
         let dense = if sparse { count(&fields, "num_dense_layers", 0)? } else { 0 };
         let attention = Attention { head_norms: true, ..Attention::plain(sizes.shape) };
         let taps = bounded("conv_L_cache", fields.size("conv_L_cache", Some(3))?, 64)?;

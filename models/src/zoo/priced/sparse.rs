@@ -31,6 +31,8 @@ impl Architecture for Llama4 {
         fields.activation("hidden_act", &SILU)?;
         let defaults = Defaults { eps: Some(1e-5), context: Some(131_072), ..Defaults::default() };
         let sizes = Dense::from_config(&fields, &defaults)?;
+        fields.stated("attention_chunk_size")?;
+        fields.stated("intermediate_size_mlp")?;
         let chunk = window(&fields, "attention_chunk_size")?;
         // Every fourth layer has no rotation and sees everything.
         let full = numbers(&fields, "no_rope_layers", sizes.layers)?;
@@ -133,6 +135,11 @@ impl Architecture for Afmoe {
             fields.size("global_attn_every_n_layers", Some(4))?,
             1 << 12,
         )?;
+        fields.stated("sliding_window")?;
+        fields.stated("num_dense_layers")?;
+        if fields.get("layer_types").is_none() {
+            fields.stated("global_attn_every_n_layers")?;
+        }
         let window = window(&fields, "sliding_window")?;
         let windows = windows(&fields, sizes.layers, window, |layer| !(layer + 1).is_multiple_of(every))?;
         let dense = count(&fields, "num_dense_layers", 1)?;
