@@ -1,8 +1,8 @@
 //! Prices a model without a GPU: the verb `estimate` of `plimsoll` by itself, without what runs models.
 
 use clap::Parser;
+use plimsoll_estimator::cli::args::open;
 use plimsoll_estimator::cli::{Failure, estimate, fleet};
-use plimsoll_models::Checkpoint;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -26,7 +26,7 @@ fn run(path: Option<&Path>, args: &estimate::Args) -> Result<(), Failure> {
     let Some(path) = path.filter(|_| !args.list_devices) else {
         return estimate::list_devices(args.output.json);
     };
-    let checkpoint = Checkpoint::open(path)?;
+    let checkpoint = open(path)?;
     estimate::run(args, &checkpoint, Some(path), None)
 }
 

@@ -21,6 +21,27 @@ pub struct Output {
     pub verbose: u8,
 }
 
+/// Checks that a model's name is a path.
+///
+/// # Errors
+/// [`Failure::Usage`] when it is a name of a hub's.
+pub fn local(path: &Path) -> Result<(), Failure> {
+    if path.to_str().is_some_and(|text| text.starts_with("hf:")) {
+        let text = "hf: models cannot be fetched yet: download the files and name their path";
+        return Err(Failure::Usage(text.into()));
+    }
+    Ok(())
+}
+
+/// Opens a checkpoint by its path.
+///
+/// # Errors
+/// As [`local`] and [`Checkpoint::open`].
+pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
+    local(path)?;
+    Ok(Checkpoint::open(path)?)
+}
+
 /// Builds the model of a checkpoint that was named by `path`.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! The verb `estimate`: prices a model, judges the price, looks around it.
 
-use super::args::{GeometryArgs, LimitArgs, Output, build, kv, with_kv};
+use super::args::{GeometryArgs, LimitArgs, Output, build, kv, open, with_kv};
 use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
 use crate::budget::Reading;
@@ -19,6 +19,7 @@ use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model, ModelError};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Flags.
 #[derive(Debug, clap::Args)]
@@ -110,7 +111,7 @@ fn others(args: &Args, model: &Model, geometry: &Geometry, profile: &Profile) ->
     }
     let drafts = args.draft.iter().map(|path| (path, Role::Draft));
     for (path, role) in drafts.chain(args.beside.iter().map(|path| (path, Role::Beside))) {
-        let checkpoint = Checkpoint::open(path)?;
+        let checkpoint = open(path)?;
         let model = build(&checkpoint, Some(path))?;
         others.here.push(Other::model(&model, role, geometry, profile)?);
     }
@@ -122,7 +123,7 @@ fn others(args: &Args, model: &Model, geometry: &Geometry, profile: &Profile) ->
                 return Err(Failure::Usage(format!("--replaces {text:?}: no such file, and {why}")));
             }
             _ => {
-                let checkpoint = Checkpoint::open(path)?;
+                let checkpoint = open(path)?;
                 let model = build(&checkpoint, Some(path))?;
                 let other = Other::model(&model, Role::Beside, geometry, profile)?;
                 Replaced { name: other.name, bytes: other.total }
@@ -209,6 +210,7 @@ pub fn run(
     path: Option<&Path>,
     machine: Option<Machine>,
 ) -> Result<(), Failure> {
+    let begun = Instant::now();
     let ceiling = args.limits.ceiling()?;
     let model = recast(args, build(checkpoint, path)?, checkpoint)?;
     let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
@@ -270,6 +272,10 @@ pub fn run(
         }
     }
     report.others = (!others.is_empty()).then_some(others);
+    if args.output.verbose > 0 {
+        let took = begun.elapsed().as_secs_f64() * 1e3;
+        output::note(format_args!("plimsoll: priced in {took:.2} ms"));
+    }
     if let Some(path) = &args.html {
         std::fs::write(path, html::page(&report)).map_err(|e| Failure::file("write", path, e))?;
     }

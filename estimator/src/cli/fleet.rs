@@ -15,7 +15,7 @@
 //!
 //! A row that cannot be read does not stop the others: its cells say why they cannot be priced.
 
-use super::args::{build, with_kv};
+use super::args::{build, open, with_kv};
 use super::{Failure, bytes, output, show};
 use crate::budget::{Budget, Reading};
 use crate::devices::DeviceTable;
@@ -27,7 +27,7 @@ use crate::verdict::Overhead;
 use crate::weights;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_kernels::{Limits, Profile};
-use plimsoll_models::{Checkpoint, Model};
+use plimsoll_models::Model;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -146,7 +146,7 @@ fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
 
 fn model(row: &ModelRow, folder: &Path) -> Result<Model, String> {
     let path = folder.join(&row.path);
-    let checkpoint = Checkpoint::open(&path).map_err(|e| e.to_string())?;
+    let checkpoint = open(&path).map_err(|e| e.to_string())?;
     let model = build(&checkpoint, Some(&path)).map_err(|e| e.to_string())?;
     match &row.weights {
         None => Ok(model),

@@ -286,7 +286,7 @@ fn largest(report: &Report, text: &mut String) {
 fn verdict(report: &Report, text: &mut String) {
     let Some(refusal) = &report.refusal else {
         let said = match report.verdict.as_str() {
-            "no_budget" => "no budget: give --memory 8GiB, or --adapter 0 to hold it against that device",
+            "no_budget" => "no budget: give --memory 8GiB, or --device NAME (of --list-devices)",
             other => other,
         };
         let _ = write!(text, "verdict   {said}");
@@ -346,6 +346,12 @@ fn flags(suggestion: &Suggestion, report: &Report) -> String {
     }
     if suggestion.draft_depth != asked.draft_depth {
         let _ = write!(text, " --draft-depth {}", suggestion.draft_depth);
+    }
+    if suggestion.priced.snapshots != asked.snapshots {
+        let _ = write!(text, " --snapshots {}", suggestion.priced.snapshots);
+    }
+    if suggestion.priced.images.count != asked.images {
+        let _ = write!(text, " --images {}", suggestion.priced.images.count);
     }
     let kv = suggestion.geometry().kv_pair().to_string();
     if kv != asked.kv {

@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use plimsoll::estimator::cli::args::build;
 pub use plimsoll::estimator::cli::args::{GeometryArgs, LimitArgs, Output};
+use plimsoll::estimator::cli::args::{build, local, open};
 use plimsoll::estimator::cli::{bytes, output};
 pub use plimsoll::reading;
 use plimsoll::runtime::Refused;
@@ -22,9 +22,8 @@ pub struct ModelArg {
 impl ModelArg {
     /// The path; `None` is the bundled model. A name that is no path is an error of the usage.
     pub fn path(&self) -> Result<Option<&PathBuf>, Failure> {
-        if self.model.as_ref().and_then(|path| path.to_str()).is_some_and(|text| text.starts_with("hf:")) {
-            let text = "hf: models cannot be fetched yet: download the files and name their path";
-            return Err(Failure::usage(text.into()));
+        if let Some(path) = &self.model {
+            local(path)?;
         }
         Ok(self.model.as_ref())
     }
@@ -32,7 +31,7 @@ impl ModelArg {
     /// The checkpoint. Whoever named none is told which it is.
     pub fn checkpoint(&self) -> Result<Checkpoint, Failure> {
         match self.path()? {
-            Some(path) => Ok(Checkpoint::open(path)?),
+            Some(path) => Ok(open(path)?),
             None => {
                 output::note(format_args!("plimsoll: no MODEL is named: {DEMO}, the bundled one"));
                 Ok(plimsoll::demo_checkpoint()?)
