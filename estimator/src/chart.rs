@@ -1,6 +1,7 @@
 //! An estimate as a picture of characters: the stacked bar, and memory against context.
 
-use crate::html::{human, segments};
+use crate::error::human;
+use crate::html::segments;
 use crate::report::Report;
 use std::fmt::Write;
 

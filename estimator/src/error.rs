@@ -89,6 +89,18 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// In the largest binary unit that leaves at least 1: `1.50 GiB`.
+pub fn human(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
+}
+
 impl PlanError {
     pub(crate) fn graph(at: &str, why: impl Into<String>) -> Self {
         PlanError::Graph { at: at.to_owned(), why: why.into() }

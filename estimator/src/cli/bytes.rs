@@ -1,6 +1,6 @@
 //! Amounts as people write and read them.
 
-pub use crate::error::grouped;
+pub use crate::error::{grouped, human};
 
 /// Reads an amount of bytes: `1_000_000`, `48GB` (powers of 1,000), `48GiB` (powers of 1,024), `1.5GiB`. Units in any
 /// case; a fraction of a byte is cut off.
@@ -61,18 +61,6 @@ pub fn count(text: &str) -> Result<u32, String> {
         Ok(number) if number > 0 => Ok(number),
         _ => Err(format!("expected a whole number from 1 to {}", u32::MAX)),
     }
-}
-
-/// In the largest binary unit that leaves at least 1: `1.50 GiB`.
-pub fn human(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
 }
 
 #[cfg(test)]

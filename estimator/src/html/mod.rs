@@ -5,7 +5,7 @@
 
 mod svg;
 
-use crate::error::grouped;
+use crate::error::{grouped, human};
 use crate::report::Report;
 use std::fmt::{self, Write};
 
@@ -30,17 +30,6 @@ impl fmt::Display for Text<'_> {
         }
         Ok(())
     }
-}
-
-/// Bytes in the largest binary unit that leaves at least 1.
-pub(crate) fn human(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
 }
 
 /// The segments in the order of the bar: name and bytes.

@@ -1,6 +1,7 @@
 //! The pictures: a stacked bar and a line, drawn as SVG with a title each.
 
-use super::{human, segments};
+use super::segments;
+use crate::error::human;
 use crate::report::Report;
 use std::fmt::{self, Write};
 
