@@ -1,7 +1,6 @@
 //! An estimate as a picture of characters: the stacked bar, and memory against context.
 
 use crate::error::human;
-use crate::html::segments;
 use crate::report::Report;
 use std::fmt::Write;
 
@@ -26,7 +25,7 @@ fn bar(report: &Report, width: usize, text: &mut String) {
     // Places of the ends, so that rounding never adds up to more than the whole.
     let place = |bytes: u64| (u128::from(bytes) * width as u128 / u128::from(whole)) as usize;
     let (mut before, mut line) = (0u64, String::new());
-    for ((_, bytes), mark) in segments(report).into_iter().zip(MARKS) {
+    for ((_, bytes), mark) in report.bytes.segments().into_iter().zip(MARKS) {
         let (from, to) = (place(before), place(before.saturating_add(bytes)));
         line.extend(std::iter::repeat_n(mark, to - from));
         before = before.saturating_add(bytes);
@@ -34,7 +33,9 @@ fn bar(report: &Report, width: usize, text: &mut String) {
     let left = width.saturating_sub(line.chars().count());
     line.extend(std::iter::repeat_n('·', left));
     let _ = writeln!(text, "{line}");
-    let mut key: Vec<String> = segments(report)
+    let mut key: Vec<String> = report
+        .bytes
+        .segments()
         .into_iter()
         .zip(MARKS)
         .filter(|((_, bytes), _)| *bytes > 0)

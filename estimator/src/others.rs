@@ -7,7 +7,8 @@
 use crate::budget::{Budget, Reading};
 use crate::error::{PlanError, grouped};
 use crate::geometry::Geometry;
-use crate::plan::{Plan, Segment};
+use crate::plan::Segment;
+use crate::pricer::Pricer;
 use plimsoll_kernels::{Profile, step::PAGE};
 use plimsoll_models::Model;
 use plimsoll_models::model::Part;
@@ -61,14 +62,14 @@ impl Other {
     /// A model of its own, with the context and slots of the one it serves, as far as it goes.
     ///
     /// # Errors
-    /// As [`Plan::new`].
+    /// As [`Pricer::price`].
     pub fn model(model: &Model, role: Role, asked: &Geometry, profile: &Profile) -> Result<Self, PlanError> {
         let most = if model.context_max > 0 { model.context_max } else { asked.context };
         // It drafts nothing for itself, and keeps no snapshots or images.
         let priced = crate::Priced { snapshots: 0, images: Default::default(), ..asked.priced.clone() };
         let geometry = Geometry { context: asked.context.min(most), draft_depth: 0, priced, ..asked.clone() };
-        let plan = Plan::new(model, &geometry, profile)?;
-        let of = |segment| plan.segment_bytes(segment);
+        let price = Pricer::new(model, profile).price(&geometry)?;
+        let of = |segment| price.segment_bytes(segment);
         Ok(Self {
             name: model.name.clone(),
             role,
@@ -78,7 +79,7 @@ impl Other {
             recurrent: of(Segment::Recurrent),
             activations: of(Segment::Activations),
             io: of(Segment::Io),
-            total: plan.total(),
+            total: price.total(),
         })
     }
 
@@ -131,6 +132,11 @@ impl Others {
     /// Whether there is nothing else.
     pub fn is_empty(&self) -> bool {
         self.here.is_empty() && self.replaced.is_empty()
+    }
+
+    /// What stays, alone: nothing is credited to what a device has in all, of which nothing was taken away.
+    pub fn staying(&self) -> Self {
+        Self { here: self.here.clone(), replaced: Vec::new() }
     }
 
     /// Bytes that stay taken.
@@ -196,6 +202,7 @@ mod tests {
         assert_eq!(others.budget(Some((110, "flag")), reading()).unwrap().bytes, 80);
         assert_eq!(others.budget(Some((200, "flag")), reading()).unwrap().bytes, 120);
         assert_eq!(others.budget(Some((20, "flag")), None).unwrap().bytes, 0);
+        assert_eq!(others.staying().budget(None, reading()).unwrap().bytes, 70);
         assert_eq!(others.budget(None, None), None);
         assert_eq!(Others::default().budget(None, reading()).unwrap().bytes, 100);
     }

@@ -354,6 +354,14 @@ impl Report {
     }
 }
 
+impl Bytes {
+    /// Name and bytes of each segment, in the order reports list them.
+    pub fn segments(&self) -> [(&'static str, u64); 6] {
+        let bytes = [self.weights, self.kv, self.recurrent, self.activations, self.io, self.retained];
+        std::array::from_fn(|i| (Segment::ALL[i].name(), bytes[i]))
+    }
+}
+
 /// Bytes of a plan, segment by segment.
 pub fn bytes(plan: &Plan) -> Bytes {
     Bytes {

@@ -125,6 +125,13 @@ fn neighbours_take_from_the_budget_and_what_is_replaced_gives_to_a_reading_alone
     // A ceiling is for everything together: nothing is added to it.
     let credited = [both.as_slice(), &["--memory", &less, "--replaces", "12GB"]].concat();
     assert_eq!(number(&document(&credited, 3), "/others/replaced/0/bytes"), 12_000_000_000);
+    // So is what the table says that a device has.
+    let device = |more: &[&str]| {
+        document(&[&[model.as_str(), "--device", "4090", "--context", "1024"], more].concat(), 0)
+    };
+    let (plain, replacing) =
+        (device(&["--weights", "q4_k_m"]), device(&["--weights", "q4_k_m", "--replaces", "12GB"]));
+    assert_eq!(number(&plain, "/budget/bytes"), number(&replacing, "/budget/bytes"));
     // A model is replaced by its plan's price.
     let named = document(&[&model, "--replaces", &draft], 0);
     assert_eq!(number(&named, "/others/replaced/0/bytes"), small);

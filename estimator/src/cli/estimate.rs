@@ -239,7 +239,9 @@ pub fn run(
     let geometry = args.geometry(&model);
     let warnings = note_warnings(&model, &geometry);
     let others = others(args, &model, &geometry, &profile)?;
-    let budget = others.budget(requested, derived);
+    // The table says what a device has in all, an adapter what is free of it.
+    let counted = if device.is_some() { others.staying() } else { others.clone() };
+    let budget = counted.budget(requested, derived);
     let question = Question {
         checkpoint,
         model: &model,
@@ -261,7 +263,7 @@ pub fn run(
     if let (Some((device, _)), Some(Verdict::Admitted(admitted))) = (device, &verdict) {
         let plan = admitted.plan();
         report.ceilings = Some(ceilings(plan, device));
-        report.checks = device.checks(plan, others.taken().saturating_sub(others.freed()));
+        report.checks = device.checks(plan, others.taken());
         // What fits once it is there must also fit while it comes.
         if let Some(broken) = report.checks.iter().find(|c| !c.ok) {
             let (name, need, have) = (broken.what.clone(), broken.need, broken.have);

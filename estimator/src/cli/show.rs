@@ -194,18 +194,8 @@ pub fn refusal(report: &Report) -> String {
 fn segments(report: &Report) -> Table {
     let b = &report.bytes;
     let mut bytes = table(&["segment", "bytes", ""], &[1, 2]);
-    let segments = [
-        ("weights", b.weights),
-        ("kv", b.kv),
-        ("recurrent", b.recurrent),
-        ("activations", b.activations),
-        ("io", b.io),
-        ("retained", b.retained),
-        ("total", b.total),
-        ("load peak", b.load_peak),
-        ("load, host", b.load_host),
-    ];
-    for (name, amount) in segments {
+    let sums = [("total", b.total), ("load peak", b.load_peak), ("load, host", b.load_host)];
+    for (name, amount) in b.segments().into_iter().chain(sums) {
         // Segments that a model does not have are noise; the sums are always shown.
         if amount > 0 || name == "total" {
             bytes.add_row([name.to_owned(), grouped(amount), human(amount)]);

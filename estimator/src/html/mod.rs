@@ -32,19 +32,6 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// The segments in the order of the bar: name and bytes.
-pub(crate) fn segments(report: &Report) -> [(&'static str, u64); 6] {
-    let b = &report.bytes;
-    [
-        ("weights", b.weights),
-        ("kv", b.kv),
-        ("recurrent", b.recurrent),
-        ("activations", b.activations),
-        ("io", b.io),
-        ("retained", b.retained),
-    ]
-}
-
 /// The page.
 pub fn page(report: &Report) -> String {
     let mut out = String::with_capacity(1 << 15);
@@ -118,7 +105,7 @@ fn bar(out: &mut String, report: &Report) -> fmt::Result {
     svg::bar(out, report, budget)?;
     writeln!(out, "<figcaption>Device memory of the steady state, to scale.</figcaption>\n</figure>")?;
     table_head(out, "Bytes by segment", &["Segment", "Bytes", "", "Share"])?;
-    for (name, bytes) in segments(report).into_iter().filter(|(_, bytes)| *bytes > 0) {
+    for (name, bytes) in report.bytes.segments().into_iter().filter(|(_, bytes)| *bytes > 0) {
         let share = 100.0 * bytes as f64 / report.bytes.total.max(1) as f64;
         writeln!(
             out,

@@ -1,6 +1,5 @@
 //! The pictures: a stacked bar and a line, drawn as SVG with a title each.
 
-use super::segments;
 use crate::error::human;
 use crate::report::Report;
 use std::fmt::{self, Write};
@@ -22,7 +21,9 @@ pub(super) struct Axes {
 pub(super) fn bar(out: &mut String, report: &Report, budget: Option<u64>) -> fmt::Result {
     let total = report.bytes.total.max(1);
     let whole = total.max(budget.unwrap_or(0)) as f64;
-    let words: Vec<String> = segments(report)
+    let words: Vec<String> = report
+        .bytes
+        .segments()
         .into_iter()
         .filter(|(_, bytes)| *bytes > 0)
         .map(|(name, bytes)| format!("{name} {}", human(bytes)))
@@ -37,7 +38,7 @@ pub(super) fn bar(out: &mut String, report: &Report, budget: Option<u64>) -> fmt
     )?;
     writeln!(out, "<rect x=\"0\" y=\"14\" width=\"{WIDTH}\" height=\"46\" rx=\"4\" fill=\"var(--free)\"/>")?;
     let mut x = 0.0;
-    for (name, bytes) in segments(report).into_iter().filter(|(_, bytes)| *bytes > 0) {
+    for (name, bytes) in report.bytes.segments().into_iter().filter(|(_, bytes)| *bytes > 0) {
         let width = bytes as f64 / whole * WIDTH;
         writeln!(
             out,
