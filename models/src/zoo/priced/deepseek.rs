@@ -15,6 +15,8 @@ pub struct DeepSeek;
 
 /// More experts than any model has.
 pub(super) const MAX_EXPERTS: u32 = 4096;
+/// Wider than any expert is.
+pub(super) const MAX_EXPERT_WIDTH: u32 = 1 << 24;
 /// More layers that draft than any model has.
 const MAX_DRAFTS: u64 = 64;
 
