@@ -354,6 +354,8 @@ pub(super) fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelErr
         || path.ends_with(CONFIG)
     {
         checkpoint.hf_quant_config = checkpoint.side.json("hf_quant_config.json", MAX_CONFIG_BYTES)?;
+        checkpoint.preprocessor_config =
+            checkpoint.side.json("preprocessor_config.json", MAX_CONFIG_BYTES)?;
     }
     Ok(())
 }

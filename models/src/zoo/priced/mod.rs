@@ -11,7 +11,7 @@ mod dense;
 mod hybrids;
 mod sparse;
 
-pub use deepseek::DeepSeek;
+pub use deepseek::{DeepSeek, Mistral4};
 pub use dense::{Mistral, Phi3, Qwen2, Qwen3Vl};
 pub use hybrids::{GraniteHybrid, Lfm2};
 pub use sparse::{Afmoe, Llama4, Qwen3VlMoe};

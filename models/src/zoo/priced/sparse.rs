@@ -1,9 +1,9 @@
 //! Transformers of experts: llama4, afmoe and qwen3_vl_moe.
 
-use super::deepseek::{MAX_EXPERT_WIDTH, MAX_EXPERTS, PARTS, bounded};
+use super::deepseek::{MAX_EXPERT_WIDTH, MAX_EXPERTS, PARTS, bounded, stacks};
 use super::dense::{configured, count, window, windows};
 use super::{Attention, Experts, Ffn, Layer, MLP, Mixer, Names, Spec, Stacks, UNCOMPARED, build::build};
-use crate::checkpoint::{Checkpoint, TensorInfo};
+use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::model::Model;
 use crate::zoo::Architecture;
@@ -202,17 +202,22 @@ impl Architecture for Qwen3VlMoe {
         let fields = Fields::of(checkpoint)?;
         fields.activation("hidden_act", &SILU)?;
         // The class says one thing of each where it is absent, and the published files another.
-        for key in ["num_key_value_heads", "moe_intermediate_size", "num_experts_per_tok"] {
+        for key in
+            ["num_key_value_heads", "moe_intermediate_size", "num_experts_per_tok", "tie_word_embeddings"]
+        {
             fields.stated(key)?;
         }
-        let sizes = Dense::from_config(
-            &fields,
-            &Defaults { eps: Some(1e-6), context: Some(128_000), ..Defaults::default() },
-        )?;
+        let defaults = Defaults { eps: Some(1e-6), context: Some(128_000), ..Defaults::default() };
+        let sizes = Dense::from_config(&fields, &defaults)?;
         let step = fields.size("decoder_sparse_step", Some(1))?;
         let dense = list(&fields, "mlp_only_layers")?.unwrap_or_default();
         let key = if fields.get("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
         let count = bounded(key, fields.size(key, None)?, MAX_EXPERTS)?;
+        // Published checkpoints have stacks of inputs by outputs.
+        let stored = Stacks::Stacked {
+            names: ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+            transposed: true,
+        };
         let experts = Ffn::Experts(Experts {
             count,
             top: bounded("num_experts_per_tok", fields.size("num_experts_per_tok", None)?, count)?,
@@ -223,7 +228,7 @@ impl Architecture for Qwen3VlMoe {
             )?,
             router: "mlp.gate",
             router_bias: None,
-            stacks: qwen_stacks(checkpoint, sizes.hidden),
+            stacks: stacks(checkpoint, sizes.hidden, stored),
             shared: None,
         });
         let mlp = Ffn::Gated { width: sizes.ffn, names: MLP };
@@ -253,26 +258,5 @@ impl Architecture for Qwen3VlMoe {
             sizes,
         };
         build(checkpoint, &spec)
-    }
-}
-
-/// How a checkpoint of Qwen3-VL stores its experts: published ones as stacks of inputs by outputs, some converters as
-/// stacks of outputs by inputs, and those of packed formats one by one or with gates and ups apart.
-fn qwen_stacks(checkpoint: &Checkpoint, hidden: u32) -> Stacks {
-    let within = |part: &str| checkpoint.tensors().any(|tensor| tensor.name.contains(part));
-    if within(".mlp.switch_mlp.") {
-        return Stacks::Separate("mlp.switch_mlp", PARTS);
-    }
-    if within(".mlp.experts.0.") {
-        return Stacks::Separate("mlp.experts", PARTS);
-    }
-    let of_inputs = |tensor: &TensorInfo| {
-        tensor.name.ends_with(".mlp.experts.gate_up_proj")
-            && tensor.shape.last() == Some(&u64::from(hidden))
-            && tensor.shape.get(1) != Some(&u64::from(hidden))
-    };
-    Stacks::Stacked {
-        names: ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
-        transposed: !checkpoint.tensors().any(of_inputs),
     }
 }
