@@ -151,7 +151,7 @@ fn layers_of_nemotron_that_draft_keep_their_attention_and_weights() {
 fn bounds_of_images_are_those_of_the_preprocessor() {
     let bounds = |file: Option<&str>| {
         let config = read("tests/data/priced/qwen3-vl-8b.json");
-        let checkpoint = Checkpoint::from_config_bytes(&config, "images")?;
+        let checkpoint = Checkpoint::from_config_bytes(&config, "config.json")?;
         let files =
             file.map(|text| ("preprocessor_config.json".to_owned(), text.as_bytes().to_vec())).into_iter();
         let model = Registry::standard().build(&checkpoint.with_side_files(files.collect())?)?;
