@@ -23,6 +23,7 @@ mod side;
 use crate::error::ModelError;
 use bytes::FileBytes;
 use plimsoll_kernels::Format;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 pub(crate) use side::SideFiles;
 use std::collections::{HashMap, HashSet};
@@ -130,7 +131,7 @@ pub struct Checkpoint {
 }
 
 /// What was read to open a checkpoint: headers, configurations and indices, never weights as such.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BytesRead {
     /// Bytes of headers and configurations in files that are here.
     pub local: u64,
