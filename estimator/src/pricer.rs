@@ -20,7 +20,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Parts and arenas that are kept; past that all are forgotten.
+/// Prices, parts and arenas that are kept; past that all are forgotten.
 const KEPT: usize = 1 << 14;
 /// Different parameters that are kept.
 const KEPT_WORDS: usize = 1 << 20;
@@ -83,6 +83,7 @@ pub struct Pricer<'a> {
 /// What is kept. Each map has all that its values depend on in its keys.
 #[derive(Debug, Default)]
 struct Memo {
+    prices: RwLock<FxHashMap<Geometry, Result<Price, PlanError>>>,
     words: RwLock<Words>,
     parts: RwLock<FxHashMap<PartKey, Arc<Known>>>,
     rooms: RwLock<FxHashMap<(u32, u32), Room>>,
@@ -193,7 +194,24 @@ impl<'a> Pricer<'a> {
         Some(slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add))
     }
 
+    /// The price: found again, where the same geometry has been priced to its end.
     fn priced(&self, geometry: &Geometry, most: u64) -> Result<Price, Stop> {
+        let memo = self.memo();
+        let found = read(&memo.prices, |prices| prices.get(geometry).cloned());
+        let price = match found {
+            Some(price) => price,
+            None => match self.summed(&memo, geometry, most) {
+                Err(Stop::Beyond) => return Err(Stop::Beyond),
+                Err(Stop::Refused(error)) => memo.keep(geometry, Err(error)),
+                Ok(price) => memo.keep(geometry, Ok(price)),
+            },
+        };
+        let price = price?;
+        if price.total() > most { Err(Stop::Beyond) } else { Ok(price) }
+    }
+
+    /// The price, from the pools and the parts of the programs.
+    fn summed(&self, memo: &Memo, geometry: &Geometry, most: u64) -> Result<Price, Stop> {
         let (model, profile) = (self.model, self.profile);
         let prepared = self.prepared(geometry)?;
         let Placed { mut slabs, kv, recurrent, step, cut, sizes } =
@@ -212,7 +230,6 @@ impl<'a> Pricer<'a> {
             recurrent: &recurrent,
             arena_base: slabs.len() as u32,
         };
-        let memo = self.memo();
         let cuts = Cuts::new(&kv);
         let mut programs: Vec<[Arc<Known>; 3]> = Vec::new();
         let mut readers: Vec<Summary> = Vec::new();
@@ -258,8 +275,7 @@ impl<'a> Pricer<'a> {
         let (params, pipelines) = memo.count(&programs, &readers, &cut);
         crate::images::widen(&mut arena, model, geometry, profile.limits.max_buffer_size)?;
         let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
-        let price = sums(&slabs, &kv, tail.staging_bytes, largest, pipelines);
-        if price.total() > most { Err(Stop::Beyond) } else { Ok(price) }
+        Ok(sums(&slabs, &kv, tail.staging_bytes, largest, pipelines))
     }
 
     /// What is kept, or a new beginning where that has grown too large.
@@ -295,9 +311,16 @@ fn kept<K: std::hash::Hash + Eq, V: Clone>(
 impl Memo {
     fn is_full(&self) -> bool {
         read(&self.parts, |p| p.len()) > KEPT
+            || read(&self.prices, |p| p.len()) > KEPT
             || read(&self.arenas, |a| a.len()) > KEPT
             || read(&self.rooms, |r| r.len()) > KEPT
             || read(&self.words, |w| w.params.len()) > KEPT_WORDS
+    }
+
+    fn keep(&self, geometry: &Geometry, price: Result<Price, PlanError>) -> Result<Price, PlanError> {
+        let mut prices = self.prices.write().unwrap_or_else(PoisonError::into_inner);
+        prices.insert(geometry.clone(), price.clone());
+        price
     }
 
     fn room(&self, shared: &Shared<'_>, max_tokens: u32) -> Room {
