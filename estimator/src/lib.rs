@@ -3,6 +3,7 @@
 //! `plan = f(model, geometry, profile)`: [`Plan::new`] places every byte and every dispatch; [`admit`] holds the plan
 //! against a [`Budget`] and answers with a [`Verdict`]; [`report::Report`] is what people and scripts read.
 
+mod alike;
 pub mod arena;
 pub mod budget;
 mod build;

@@ -3,6 +3,7 @@
 //! A part is the ops whose lowering looks at the same things, so that it can be kept and found again by what it looked
 //! at. The ops are lowered by the same functions as those of a plan.
 
+use super::experts::SORT;
 use super::{Draft, Lowering, Scratch, Shared};
 use crate::error::PlanError;
 use crate::plan::{KvPlan, KvSegment};
@@ -67,14 +68,15 @@ impl Cuts {
     }
 }
 
-/// What an attention op adds to the arena and to the bindings, where another of its class has been lowered.
+/// What an op adds to the arena and to the bindings, where another of its class has been lowered.
 struct Seen {
+    /// Bytes of each scratch; a sorted table is not among them.
     scratch: Vec<u64>,
     /// Bytes of its largest binding and what follows the label.
     largest: Option<(u64, &'static str)>,
 }
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
     /// Whether every tensor of the program fits a binding, and the least that its arena takes.
     pub fn room(shared: &Shared<'_>, max_tokens: u32) -> (Option<PlanError>, u64) {
         let this = Lowering::new(shared, max_tokens);
@@ -101,17 +103,9 @@ impl Lowering<'_> {
             let class = this.class(op, index, cuts);
             if let Some(seen) = class.and_then(|class| seen.get(&class)) {
                 this.op = index as u32;
-                if let Op::Attention { attention, .. } = op
-                    && let Err(fault) = this.expect_writer(label, attention)
-                {
+                if let Err(fault) = this.again(&mut sum, label, op, seen) {
                     sum.fault = Some((index as u32, fault));
                     break;
-                }
-                seen.scratch.iter().for_each(|&bytes| {
-                    this.scratch(bytes);
-                });
-                if let Some((bytes, suffix)) = seen.largest {
-                    sum.offer(bytes, index as u32, || format!("{label}{suffix}"));
                 }
                 continue;
             }
@@ -120,9 +114,15 @@ impl Lowering<'_> {
                 sum.fault = Some((index as u32, fault));
                 break;
             }
+            // Not every op of the class sorts its choices.
+            let sorting = this.drafts.iter().take_while(|draft| draft.suffix == SORT).count();
+            let products = this.drafts.split_off(sorting);
+            this.settle(&mut sum, index as u32);
+            this.drafts = products;
             let largest = this.settle(&mut sum, index as u32);
             if let Some(class) = class {
-                let scratch = this.scratch.iter().skip(before).map(|s| s.0).collect();
+                let made = if matches!(op, Op::Experts { .. }) { this.scratch.len() } else { before };
+                let scratch = this.scratch.iter().skip(made).map(|s| s.0).collect();
                 seen.insert(class, Seen { scratch, largest });
             }
         }
@@ -145,12 +145,33 @@ impl Lowering<'_> {
         sum
     }
 
-    /// The class of an attention op, and how the pages of its layer are cut.
+    /// The class of an op, and of attention how the pages of its layer are cut.
     fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(u32, u32)> {
-        let Op::Attention { attention, .. } = op else { return None };
+        let class = *self.shared.prepared.facts.classes.get(index).filter(|class| **class > 0)?;
+        let Op::Attention { attention, .. } = op else { return Some((class, 0)) };
         let layers = &self.shared.kv.layers;
         let layer = layers.binary_search_by_key(&attention.state, |l| l.state).ok()?;
-        Some((*self.shared.prepared.facts.classes.get(index)?, *cuts?.0.get(layer)?))
+        Some((class, *cuts?.0.get(layer)?))
+    }
+
+    /// An op of a class of which another has been lowered: its parameters and pipelines are in the sum.
+    fn again(&mut self, sum: &mut Summary, label: &'a str, op: &Op, seen: &Seen) -> Result<(), PlanError> {
+        match op {
+            Op::Attention { attention, .. } => self.expect_writer(label, attention)?,
+            Op::Experts { routing, experts, .. } => {
+                let count = self.shared.model.matrix(*experts).map_or(0, |m| m.experts);
+                self.choices(label, *routing, count);
+                self.settle(sum, self.op);
+            }
+            _ => {}
+        }
+        for &bytes in &seen.scratch {
+            self.scratch(bytes);
+        }
+        if let Some((bytes, suffix)) = seen.largest {
+            sum.offer(bytes, self.op, || format!("{label}{suffix}"));
+        }
+        Ok(())
     }
 
     /// Takes the drafts of an op into the sum. Answers its largest binding and what follows its label there.
