@@ -1,6 +1,6 @@
 //! What no geometry changes: where the weights stand, and what a graph says of itself.
 
-use crate::alike;
+use crate::alike::{self, Class};
 use crate::error::PlanError;
 use crate::groups::Groups;
 use crate::lower::Part;
@@ -53,8 +53,8 @@ pub(crate) struct Facts {
     pub windows: Vec<View>,
     /// What each op's lowering depends on.
     pub parts: Vec<Part>,
-    /// Ops that are lowered alike have one number; 0 is of ops that are each of their own.
-    pub classes: Vec<u32>,
+    /// Which ops are lowered alike.
+    pub classes: Vec<Option<Class>>,
     /// Heads of every state and of every attention op; `None` for a recurrent state. Each once.
     pub shapes: Vec<Option<AttentionShape>>,
     /// Values of the widest row of queries, where there is attention.
