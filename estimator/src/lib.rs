@@ -19,6 +19,7 @@ pub mod html;
 pub mod images;
 mod kv;
 mod lower;
+mod marks;
 pub mod others;
 pub mod peers;
 pub mod plan;

@@ -9,6 +9,7 @@ use crate::build::{Placed, Tail, largest_of_each, validate};
 use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::lower::{Cuts, Lowering, Part, Scratch, Shared, Summary};
+use crate::marks::Marks;
 use crate::plan::{KvPlan, LOAD_HOST, Segment};
 use crate::pool::Slab;
 use crate::prepare::Prepared;
@@ -434,26 +435,6 @@ impl Memo {
         // The ranges, and the one that covers any position.
         let ranges = u64::from(cut.count) + 1;
         (ranges + u64::from(params.count) + fresh.len() as u64, kernels.count + unseen.len() as u32)
-    }
-}
-
-/// Which numbers have been met.
-#[derive(Default)]
-struct Marks {
-    bits: Vec<u64>,
-    count: u32,
-}
-
-impl Marks {
-    fn mark(&mut self, id: u32) {
-        let (word, bit) = (id as usize / 64, 1 << (id % 64));
-        if self.bits.len() <= word {
-            self.bits.resize(word + 1, 0);
-        }
-        if self.bits[word] & bit == 0 {
-            self.bits[word] |= bit;
-            self.count += 1;
-        }
     }
 }
 
