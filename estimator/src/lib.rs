@@ -3,6 +3,7 @@
 //! `plan = f(model, geometry, profile)`: [`Plan::new`] places every byte and every dispatch; [`admit`] holds the plan
 //! against a [`Budget`] and answers with a [`Verdict`]; [`report::Report`] is what people and scripts read.
 
+mod alike;
 pub mod arena;
 pub mod budget;
 mod build;
@@ -18,6 +19,7 @@ pub mod html;
 pub mod images;
 mod kv;
 mod lower;
+mod marks;
 pub mod others;
 pub mod peers;
 pub mod plan;
