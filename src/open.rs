@@ -56,8 +56,9 @@ pub fn budget(requested: Option<(u64, &str)>, memory: &MemoryReading) -> Option<
 pub fn reading(memory: &MemoryReading) -> Option<Reading> {
     Some(Reading {
         bytes: memory.available?,
-        source: memory.source.to_string(),
+        source: memory.named(),
         taken: memory.at.duration_since(std::time::SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        excluded: memory.excluded.clone(),
     })
 }
 

@@ -6,6 +6,7 @@
 pub mod arena;
 pub mod budget;
 mod build;
+pub mod bytes;
 pub mod chart;
 #[cfg(feature = "cli")]
 pub mod cli;
@@ -21,6 +22,7 @@ mod lower;
 pub mod others;
 pub mod peers;
 pub mod plan;
+pub mod policy;
 mod pool;
 mod prepare;
 pub mod pricer;
@@ -41,6 +43,7 @@ pub use coefficients::Coefficients;
 pub use error::{PlanError, grouped};
 pub use geometry::{Geometry, KvPair, KvStore, Priced};
 pub use plan::Plan;
+pub use policy::{CacheLimit, MemoryPolicy, SettingError};
 pub use pricer::{Price, Pricer};
 pub use report::Report;
 pub use solve::{Frontier, FrontierPoint, Solver};
