@@ -237,3 +237,44 @@ fn report_06_a_refusal_is_not_retried_and_a_wait_is() {
     let Err(busy) = engine.feed(16) else { panic!("there is one slot") };
     assert!(busy.may_be_asked_again(), "{busy}");
 }
+
+/// A fit that said no in a warning, and a server that went on with what did not fit.
+#[test]
+fn report_03_what_does_not_fit_is_not_loaded_whatever_else_is_asked() {
+    let opened = opened();
+    let feed = Arc::new(Simulated::new(Some(1 << 40)));
+    let device = device(&feed);
+    let total = need(&opened, &device, 512);
+    let policy = MemoryPolicy::default().with_memory(total / 10 * 9, "flag --memory").unwrap();
+    let before = device.totals();
+    // There is no key for the runtime: a refusal has no plan that could be loaded.
+    let error = admit(&opened, &device, &policy, 512).unwrap_err();
+    assert!(matches!(error, Error::Refused(_)) && error.exit_code() == 3, "{error}");
+    assert_eq!((device.totals(), before.created), (before, 0));
+    // Who insists is believed, also at load, and every report says so.
+    let plan = plimsoll::Plan::new(&opened.model, &geometry(512), device.profile()).unwrap();
+    let budget = policy.budget(plimsoll::reading(&device.memory()));
+    feed.set(Some(0));
+    let engine = load(&opened, device, Admitted::insist(plan, budget)).unwrap();
+    assert!(engine.stepper().admitted().overridden());
+}
+
+/// Devices whose memory was never given back: after each of 20 loads everything is where it was.
+#[test]
+fn report_14_twenty_loads_give_back_what_they_took() {
+    let opened = opened();
+    let feed = Arc::new(Simulated::new(Some(1 << 40)));
+    let mut device = device(&feed);
+    let policy = MemoryPolicy::default();
+    let base = device.counters();
+    let mut first = None;
+    for round in 0..20 {
+        let admitted = admit(&opened, &device, &policy, 256).unwrap();
+        let mut engine = load(&opened, device, admitted).unwrap();
+        let tokens = answer(&mut engine, &[1, 2, 3]);
+        assert_eq!(*first.get_or_insert_with(|| tokens.clone()), tokens, "round {round}");
+        device = unload(engine);
+        assert_eq!((device.totals().live, device.totals().live_bytes), (0, 0), "round {round}");
+        assert_eq!(device.counters(), base, "round {round}");
+    }
+}

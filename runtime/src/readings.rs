@@ -142,14 +142,17 @@ impl Watch {
 /// Holds an admitted plan against what is free now, before anything of it is allocated. A reading that has fallen since
 /// the admission refuses it, and one that says nothing does not; nor is anybody's word against the budget's asked again.
 pub(crate) fn still_fits(admitted: &Admitted, now: &MemoryReading) -> Result<(), RuntimeError> {
-    let (Some(budget), false) = (admitted.budget(), admitted.overridden()) else { return Ok(()) };
-    let (Some(then), Some(available)) = (&budget.derived, now.available) else { return Ok(()) };
+    let Some(budget) = admitted.budget() else { return Ok(()) };
+    tracing::info!(bytes = budget.bytes, why = budget.why, overridden = admitted.overridden(), "budget");
+    let (Some(then), Some(available), false) = (&budget.derived, now.available, admitted.overridden()) else {
+        return Ok(());
+    };
     let taken = now.at.duration_since(std::time::SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let reading = Reading { bytes: available, source: now.named(), taken, excluded: now.excluded.clone() };
     let Some(again) = budget.again(Some(reading)) else { return Ok(()) };
     let need = admitted.plan().total();
     let difference = i128::from(available) - i128::from(then.bytes);
-    tracing::info!(bytes = again.bytes, why = again.why, %difference, "budget at load");
+    tracing::info!(bytes = again.bytes, %difference, "budget at load");
     if need <= again.bytes {
         return Ok(());
     }
