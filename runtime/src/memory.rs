@@ -2,6 +2,7 @@
 //! exists, and a number of unknown origin is worse than none, so the answer may be "unknown".
 
 use crate::cgroup;
+use plimsoll_estimator::Reading;
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -107,6 +108,12 @@ impl MemoryReading {
             Some(of) => format!("{} {of}", self.source),
             None => self.source.to_string(),
         }
+    }
+
+    /// As a reading to hold plans against. `None` when it says nothing.
+    pub fn reading(&self) -> Option<Reading> {
+        let taken = self.at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        Some(Reading { bytes: self.available?, source: self.named(), taken, excluded: self.excluded.clone() })
     }
 
     /// Reads the machine's free memory now: what Linux says is available, or what a control group leaves of it.

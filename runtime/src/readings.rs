@@ -5,8 +5,8 @@
 
 use crate::memory::{MemoryReading, MemorySource};
 use crate::{RuntimeError, StepInput};
+use plimsoll_estimator::Admitted;
 use plimsoll_estimator::verdict::Lasts;
-use plimsoll_estimator::{Admitted, Reading};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use std::fmt::Debug;
 use std::sync::Mutex;
@@ -144,14 +144,12 @@ impl Watch {
 pub(crate) fn still_fits(admitted: &Admitted, now: &MemoryReading) -> Result<(), RuntimeError> {
     let Some(budget) = admitted.budget() else { return Ok(()) };
     tracing::info!(bytes = budget.bytes, why = budget.why, overridden = admitted.overridden(), "budget");
-    let (Some(then), Some(available), false) = (&budget.derived, now.available, admitted.overridden()) else {
+    let (Some(then), Some(reading), false) = (&budget.derived, now.reading(), admitted.overridden()) else {
         return Ok(());
     };
-    let taken = now.at.duration_since(std::time::SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let reading = Reading { bytes: available, source: now.named(), taken, excluded: now.excluded.clone() };
+    let difference = i128::from(reading.bytes) - i128::from(then.bytes);
     let Some(again) = budget.again(Some(reading)) else { return Ok(()) };
     let need = admitted.plan().total();
-    let difference = i128::from(available) - i128::from(then.bytes);
     tracing::info!(bytes = again.bytes, %difference, "budget at load");
     if need <= again.bytes {
         return Ok(());

@@ -120,14 +120,14 @@ pub fn with_kv(geometry: Geometry, pair: KvPair) -> Geometry {
 pub struct LimitArgs {
     /// A ceiling on device memory for the steady state, e.g. 48GiB, 48GB or 1_000_000; the load's staging (the line
     /// `load peak`) comes on top. PLIMSOLL_MEMORY_LIMIT is another ceiling
-    #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub memory: Option<u64>,
     /// Left for others of the memory that is free when it is looked at. PLIMSOLL_RESERVE is another reserve
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub reserve: Option<u64>,
     /// The most that is kept without being live: prefix pages, snapshots; 0 keeps nothing [default: all free pages,
     /// snapshots as the geometry asks]. PLIMSOLL_CACHE_LIMIT is another limit
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub cache_limit: Option<u64>,
     /// The most bytes of one buffer
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]

@@ -1,16 +1,41 @@
 //! Readings, ceilings and loads on the machine's adapter: what is read, when, and what is decided by it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
-use plimsoll::estimator::plan::Segment;
-use plimsoll::estimator::verdict::Lasts;
-use plimsoll::runtime::{Refused, Request, RuntimeError, Simulated, What};
-use plimsoll::{Admitted, Device, DeviceOptions, Engine, Error, Geometry, MemoryPolicy, Opened, Runtime};
+use plimsoll_estimator::others::{Others, Replaced};
+use plimsoll_estimator::plan::Segment;
+use plimsoll_estimator::verdict::Lasts;
+use plimsoll_estimator::{Admitted, Budget, Geometry, MemoryPolicy, Overhead, Plan, Refusal};
+use plimsoll_kernels::Profile;
+use plimsoll_models::checkpoint::Checkpoint;
+use plimsoll_models::{Model, Registry};
+use plimsoll_runtime::{
+    Device, DeviceOptions, Engine, Refused, Request, Runtime, RuntimeError, Simulated, What,
+};
+use std::path::Path;
 use std::sync::Arc;
 
+struct Opened {
+    checkpoint: Checkpoint,
+    model: Model,
+}
+
+impl Opened {
+    fn admit(
+        &self,
+        geometry: &Geometry,
+        profile: &Profile,
+        budget: Option<&Budget>,
+    ) -> Result<Admitted, Box<Refusal>> {
+        let verdict = plimsoll_estimator::admit(&self.model, geometry, profile, budget, Overhead::default());
+        verdict.unwrap().admitted()
+    }
+}
+
 fn opened() -> Opened {
-    plimsoll::open(support::data("golden/llama")).unwrap()
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden/llama");
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let model = Registry::standard().build(&checkpoint).unwrap();
+    Opened { checkpoint, model }
 }
 
 /// A device whose free memory is what the test says.
@@ -23,13 +48,18 @@ fn geometry(context: u32) -> Geometry {
 }
 
 /// Asks for a context against what is free at this moment.
-fn admit(opened: &Opened, device: &Device, policy: &MemoryPolicy, context: u32) -> Result<Admitted, Error> {
-    let budget = policy.budget(plimsoll::reading(&device.memory()));
+fn admit(
+    opened: &Opened,
+    device: &Device,
+    policy: &MemoryPolicy,
+    context: u32,
+) -> Result<Admitted, Box<Refusal>> {
+    let budget = policy.budget(device.memory().reading());
     opened.admit(&geometry(context), device.profile(), budget.as_ref())
 }
 
-fn load(opened: &Opened, device: Device, admitted: Admitted) -> Result<Engine<Runtime>, Error> {
-    opened.load_engine(device, admitted, &mut |_| ())
+fn load(opened: &Opened, device: Device, admitted: Admitted) -> Result<Engine<Runtime>, RuntimeError> {
+    Engine::new(Runtime::load(device, &opened.model, &opened.checkpoint, admitted, &mut |_| ())?)
 }
 
 /// Frees everything of a load, and gives its device back.
@@ -76,7 +106,7 @@ fn the_ladder_is_refused_where_it_breaks_and_nothing_is_allocated_for_it() {
         assert_eq!(device.totals().live, 0);
     }
     let before = device.totals();
-    let Err(Error::Refused(refusal)) = admit(&opened, &device, &policy, 65_536) else { panic!("it fits") };
+    let refusal = admit(&opened, &device, &policy, 65_536).unwrap_err();
     assert_eq!((refusal.term, refusal.need, refusal.have), (Some(Segment::Kv), totals[3], totals[2]));
     assert!(refusal.reason.contains("kv (") && refusal.reason.contains("flag --memory"), "{refusal}");
     assert_eq!(device.totals(), before, "a refusal creates nothing");
@@ -94,12 +124,10 @@ fn a_reading_that_falls_between_admission_and_load_refuses_the_load_before_it_al
     // Somebody takes all but the plan: the reserve is missing.
     feed.set(Some(total));
     let error = load(&opened, device.clone(), admitted.clone()).unwrap_err();
-    let Error::Runtime(RuntimeError::NoRoom { need, have, then, lasts, .. }) = &error else {
-        panic!("{error}")
-    };
+    let RuntimeError::NoRoom { need, have, then, lasts, .. } = &error else { panic!("{error}") };
     assert_eq!((*need, *have, *lasts), (total, total - 1000, Lasts::Reading));
     assert_eq!(*then, (1 << 40) - 1000);
-    assert!(error.may_be_asked_again() && error.exit_code() == 3, "{error}");
+    assert!(error.may_be_asked_again(), "{error}");
     assert!(error.to_string().contains("flag --reserve"), "{error}");
     assert_eq!(device.totals(), before);
     // It gives a little back, and the same plan loads.
@@ -158,7 +186,7 @@ fn report_06_decisions_follow_the_reading_of_their_moment() {
                 device = unload(load(&opened, device, admitted).unwrap());
             }
             Err(error) => {
-                assert!(!fits && error.may_be_asked_again(), "{percent} %: {error}");
+                assert_eq!((fits, error.lasts), (false, Lasts::Reading), "{percent} %: {error}");
                 assert_eq!(device.totals(), before);
             }
         }
@@ -173,14 +201,14 @@ fn report_06_decisions_follow_the_reading_of_their_moment() {
     let resident = load(&opened, device.clone(), admitted).unwrap();
     feed.set(Some(all - small));
     let beside = admit(&opened, &device, &free, 1024).unwrap_err();
-    assert!(matches!(&beside, Error::Refused(_)), "{beside}");
-    let replaced = plimsoll::estimator::others::Replaced { name: "resident".into(), bytes: small };
-    let others = plimsoll::estimator::others::Others { here: vec![], replaced: vec![replaced] };
-    let budget = free.budget_beside(plimsoll::reading(&device.memory()), &others);
+    assert_eq!(beside.lasts, Lasts::Reading);
+    let replaced = Replaced { name: "resident".into(), bytes: small };
+    let others = Others { here: vec![], replaced: vec![replaced] };
+    let budget = free.budget_beside(device.memory().reading(), &others);
     let credited = opened.admit(&geometry(1024), device.profile(), budget.as_ref()).unwrap();
     // Too early: it is still there.
     let early = load(&opened, device.clone(), credited.clone()).unwrap_err();
-    assert!(matches!(early, Error::Runtime(RuntimeError::NoRoom { .. })), "{early}");
+    assert!(matches!(early, RuntimeError::NoRoom { .. }), "{early}");
     unload(resident);
     feed.set(Some(all));
     assert_eq!(load(&opened, device, credited).unwrap().stepper().device().totals().live_bytes, large);
@@ -199,7 +227,7 @@ fn a_policy_survives_reloads_of_the_process() {
         .with_cache_limit(0, "flag --cache-limit");
     for free in [1 << 40, 1 << 30, 1 << 35] {
         feed.set(Some(free));
-        let Err(Error::Refused(refusal)) = admit(&opened, &device, &policy, 512) else { panic!("it fits") };
+        let refusal = admit(&opened, &device, &policy, 512).unwrap_err();
         assert!(refusal.reason.contains("flag --memory"), "{refusal}");
         let admitted = admit(&opened, &device, &policy, 256).unwrap();
         let budget = admitted.budget().unwrap();
@@ -224,7 +252,7 @@ fn report_06_a_refusal_is_not_retried_and_a_wait_is() {
     let ceiling = need(&opened, &device, 256);
     let policy = MemoryPolicy::default().with_memory(ceiling, "flag --memory").unwrap();
     let never = admit(&opened, &device, &policy, 512).unwrap_err();
-    assert!(!never.may_be_asked_again(), "{never}");
+    assert_eq!(never.lasts, Lasts::Forever);
     let admitted = admit(&opened, &device, &policy, 256).unwrap();
     let mut engine = load(&opened, device, admitted).unwrap();
     let long = Request { prompt: vec![1; 250], max_new: 100, ..Default::default() };
@@ -249,11 +277,11 @@ fn report_03_what_does_not_fit_is_not_loaded_whatever_else_is_asked() {
     let before = device.totals();
     // There is no key for the runtime: a refusal has no plan that could be loaded.
     let error = admit(&opened, &device, &policy, 512).unwrap_err();
-    assert!(matches!(error, Error::Refused(_)) && error.exit_code() == 3, "{error}");
+    assert_eq!(error.broke, plimsoll_estimator::verdict::Broke::Total);
     assert_eq!((device.totals(), before.created), (before, 0));
     // Who insists is believed, also at load, and every report says so.
-    let plan = plimsoll::Plan::new(&opened.model, &geometry(512), device.profile()).unwrap();
-    let budget = policy.budget(plimsoll::reading(&device.memory()));
+    let plan = Plan::new(&opened.model, &geometry(512), device.profile()).unwrap();
+    let budget = policy.budget(device.memory().reading());
     feed.set(Some(0));
     let engine = load(&opened, device, Admitted::insist(plan, budget)).unwrap();
     assert!(engine.stepper().admitted().overridden());
