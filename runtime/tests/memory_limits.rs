@@ -123,7 +123,7 @@ fn a_reading_that_falls_between_admission_and_load_refuses_the_load_before_it_al
     let before = device.totals();
     // Somebody takes all but the plan: the reserve is missing.
     feed.set(Some(total));
-    let error = load(&opened, device.clone(), admitted.clone()).unwrap_err();
+    let error = load(&opened, device.clone(), admitted.clone()).err().unwrap();
     let RuntimeError::NoRoom { need, have, then, lasts, .. } = &error else { panic!("{error}") };
     assert_eq!((*need, *have, *lasts), (total, total - 1000, Lasts::Reading));
     assert_eq!(*then, (1 << 40) - 1000);
@@ -207,7 +207,7 @@ fn report_06_decisions_follow_the_reading_of_their_moment() {
     let budget = free.budget_beside(device.memory().reading(), &others);
     let credited = opened.admit(&geometry(1024), device.profile(), budget.as_ref()).unwrap();
     // Too early: it is still there.
-    let early = load(&opened, device.clone(), credited.clone()).unwrap_err();
+    let early = load(&opened, device.clone(), credited.clone()).err().unwrap();
     assert!(matches!(early, RuntimeError::NoRoom { .. }), "{early}");
     unload(resident);
     feed.set(Some(all));
