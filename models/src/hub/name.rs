@@ -92,7 +92,9 @@ pub(super) fn is_file(path: &str) -> bool {
     let plain = |part: &str| {
         !part.is_empty()
             && !part.bytes().all(|b| b == b'.')
-            && !part.contains(|c: char| c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|'))
+            && !part.contains(|c: char| {
+                c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|')
+            })
     };
     path.len() <= 512 && path.split('/').all(plain)
 }
@@ -102,7 +104,9 @@ pub(super) fn quoted_path(path: &str) -> String {
     let mut url = String::with_capacity(path.len());
     for byte in path.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => url.push(byte.into()),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                url.push(byte.into())
+            }
             other => url.push_str(&format!("%{other:02X}")),
         }
     }
@@ -116,7 +120,9 @@ mod tests {
 
     #[test]
     fn names_are_read_and_written() {
-        for text in ["hf:a/b", "hf:a/b:c.gguf", "hf:a/b@v1", "hf:Qwen/Qwen3-8B-GGUF:sub/x-Q8_0.gguf@refs/pr/1"] {
+        for text in
+            ["hf:a/b", "hf:a/b:c.gguf", "hf:a/b@v1", "hf:Qwen/Qwen3-8B-GGUF:sub/x-Q8_0.gguf@refs/pr/1"]
+        {
             assert_eq!(text.parse::<HubName>().unwrap().to_string(), text);
         }
         let name: HubName = "hf:a/b:Q4_K_M@refs/pr/3".parse().unwrap();
@@ -128,9 +134,27 @@ mod tests {
     fn what_leads_elsewhere_is_no_name() {
         let long = format!("hf:a/{}", "b".repeat(97));
         for text in [
-            "a/b", "hf:", "hf:a", "hf:/b", "hf:a/", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b:", "hf:a/b:../c", "hf:a/b:/c",
-            "hf:a/b:c//d", "hf:a/b:c\\d", "hf:a/b@", "hf:a/b@../main", "hf:a/b@x y", "hf:a b/c", "hf:a/b?c=d", "hf:a/b#c",
-            "hf:ä/b", &long,
+            "a/b",
+            "hf:",
+            "hf:a",
+            "hf:/b",
+            "hf:a/",
+            "hf:a/b/c",
+            "hf:../b",
+            "hf:a/..",
+            "hf:a/b:",
+            "hf:a/b:../c",
+            "hf:a/b:/c",
+            "hf:a/b:c//d",
+            "hf:a/b:c\\d",
+            "hf:a/b@",
+            "hf:a/b@../main",
+            "hf:a/b@x y",
+            "hf:a b/c",
+            "hf:a/b?c=d",
+            "hf:a/b#c",
+            "hf:ä/b",
+            &long,
         ] {
             assert!(text.parse::<HubName>().is_err(), "{text}");
         }

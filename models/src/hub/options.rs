@@ -73,7 +73,9 @@ impl HubOptions {
     ) -> Result<Self, ModelError> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let yes = |name: &str| {
-            set(name).is_some_and(|v| matches!(v.trim().to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
+            set(name).is_some_and(|v| {
+                matches!(v.trim().to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
+            })
         };
         let cache = |sub: &str| home.as_ref().map(|home| home.join(".cache").join(sub));
         let mut options = Self { offline: yes("HF_HUB_OFFLINE"), ..Self::default() };
