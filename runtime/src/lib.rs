@@ -22,6 +22,7 @@ mod faults;
 pub mod lone;
 pub mod memory;
 mod pipelines;
+mod point;
 pub mod pool;
 pub mod process;
 mod recording;
