@@ -33,6 +33,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the same call fails for good, however often it is made: see [`RuntimeError::is_permanent`].
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Error::Runtime(error) => error.is_permanent(),
+            Error::Model(_) | Error::Refused(_) | Error::Plan(_) | Error::Missing { .. } => true,
+        }
+    }
+
     /// The exit code of the command line: 2 usage, 3 refused, 4 cannot price (an unknown architecture, a missing
     /// field), 5 bad input file, 6 device error.
     pub fn exit_code(&self) -> u8 {
