@@ -41,6 +41,8 @@ impl State {
 
 /// Why a buffer cannot be mapped: because the device is gone, or for a reason of its own.
 fn failed(device: &Device, buffer: &Buffer, reason: impl ToString) -> RuntimeError {
+    // A device that goes while it works says so when its work is done.
+    let _ = device.wait_idle();
     if let Err(lost) = device.health() {
         return lost;
     }
