@@ -375,8 +375,10 @@ impl Device {
     fn poll_until(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<(), RuntimeError> {
         let polled = self.inner.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
         if polled.is_err() {
-            // A device that is gone knows nothing of the submit; its callback, which says why, is still due.
-            self.poll();
+            // A device that is gone knows nothing of the submit; its callback, which says why, comes once what was
+            // handed over before is done.
+            let everything = wgpu::PollType::Wait { submission_index: None, timeout: None };
+            let _ = self.inner.device.poll(everything);
         }
         self.check("a submit")?;
         polled.map(drop).map_err(|e| RuntimeError::Submit { submit: self.submits(), reason: e.to_string() })

@@ -21,6 +21,7 @@ pub enum Point {
     ReadbackMap,
 }
 
+#[cfg_attr(not(feature = "faults"), allow(dead_code))] // only what is on order asks for all of them
 impl Point {
     /// Every kind, in the order in which a load and its steps meet them first.
     pub const ALL: [Point; 8] = [
@@ -36,6 +37,7 @@ impl Point {
 }
 
 /// What is done at such an event, in tests.
+#[cfg_attr(not(feature = "faults"), allow(dead_code))] // nothing is done there where nothing can be ordered
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Harm {
     /// It fails, and the device goes on.
