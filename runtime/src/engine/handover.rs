@@ -116,7 +116,7 @@ mod tests {
             !busy.is_permanent() && busy.to_string().contains("4 pages are needed, 1 are free"),
             "{busy}"
         );
-        let Err(busy) = engine.feed(90) else { panic!("there is no room") };
+        let Err(busy) = engine.feed(99) else { panic!("there is no room") };
         assert!(matches!(busy, RuntimeError::Busy { lacks: Some(got), .. } if got == lacks), "{busy}");
 
         // What can never fit says so for good, however much is free.
