@@ -23,6 +23,7 @@ mod faults;
 pub mod lone;
 pub mod memory;
 mod pipelines;
+mod point;
 pub mod pool;
 pub mod process;
 pub mod readings;
