@@ -1,7 +1,7 @@
 //! Feeding a sequence by hand and looking at its logits: for scoring and for checking, not for serving.
 
 use super::Engine;
-use crate::pool::Slot;
+use crate::pool::{Reserved, Slot};
 use crate::request::{Refused, check_ids};
 use crate::step::{Sampling, SequenceInput, StepInput, StepOutput, Stepper, Wanted};
 use crate::{Cancel, RuntimeError};
@@ -25,8 +25,10 @@ impl<S: Stepper> Engine<S> {
     /// [`RuntimeError::Refused`] when the context is smaller; [`RuntimeError::Busy`] when no slot is free.
     pub fn feed(&mut self, room: usize) -> Result<Feed<'_, S>, RuntimeError> {
         let room = self.check_room(room, 0)?;
-        match self.take_slot(room)? {
-            Some(slot) => Ok(Feed { engine: self, slot, length: 0, room, cancel: None, lost: false }),
+        match self.take_slot(room, &[])? {
+            Some(Reserved { slot, .. }) => {
+                Ok(Feed { engine: self, slot, length: 0, room, cancel: None, lost: false })
+            }
             None => Err(RuntimeError::Busy { waiting: self.waiting.len(), limit: 0 }),
         }
     }
