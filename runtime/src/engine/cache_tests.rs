@@ -34,6 +34,7 @@ type Outcomes = HashMap<RequestId, Outcome>;
 /// One step, after which the books are right and no page that others may read has been written.
 fn one_step(engine: &mut Engine<Fake>, outcomes: &mut Outcomes) {
     let before = engine.pool().blocks();
+    engine.stepper_mut().written.clear();
     for Event { request, what } in engine.step() {
         let outcome = outcomes.entry(request).or_default();
         match what {
@@ -279,7 +280,7 @@ fn with_snapshots_they_are_not() {
 
 #[test]
 fn where_others_were_alike_a_snapshot_is_taken_for_those_to_come() {
-    let mut engine = engine(HYBRID, 256, 1, 64, 4);
+    let mut engine = engine(HYBRID, 256, 2, 64, 4);
     let with = |seed| [prompt(1, 70), prompt(seed, 60)].concat();
     assert_eq!(ask(&mut engine, &with(2), 3), 0);
     assert_eq!(ask(&mut engine, &with(3), 3), 0, "64 tokens are alike, but no snapshot is there");
