@@ -184,7 +184,7 @@ fn company_takes_nothing_from_it() {
     for (family, snapshots) in [("llama", 0), ("nemotron_h", 4), ("gemma3_text", 4)] {
         let mut engine = engine(family, 64, KvFormat::F32, snapshots);
         let (asked, other) = (prompt(1, 100), prompt(5, 90));
-        let tokens = |rows: &[Vec<f32>]| rows.iter().map(|row| argmax(row)).collect::<Vec<_>>();
+        let tokens = |rows: &[Vec<f32>]| rows.iter().map(|row| argmax(row) as u32).collect::<Vec<_>>();
         engine.set_cache_limit(Some(0));
         let alone = [&asked, &other].map(|prompt| tokens(&ask(&mut engine, prompt, 8).0));
         engine.set_cache_limit(None);
