@@ -42,6 +42,9 @@ pub(crate) struct Class {
     pub class: u32,
 }
 
+/// Kinds of attention by the widths they read and write.
+type Attentions = FxHashMap<(u32, u32, bool, u64), Vec<(u32, Attention)>>;
+
 /// The class of each op with matrices or attention: ops of one are lowered alike, attention where the pages of its
 /// layers are cut alike.
 pub(crate) fn classes(
@@ -57,7 +60,7 @@ pub(crate) fn classes(
     };
     let tensor = |id: TensorId| model.graph.tensors.get(id.0 as usize);
     // Attention by the widths it reads and writes, so that few are compared.
-    let mut attention: FxHashMap<(u32, u32, bool, u64), Vec<(u32, Attention)>> = FxHashMap::default();
+    let mut attention: Attentions = FxHashMap::default();
     let mut reads: FxHashMap<Reads, u32> = FxHashMap::default();
     let mut classes: FxHashMap<(u32, Vec<(u32, u32)>), u32> = FxHashMap::default();
     let mut kinds = 0;

@@ -5,7 +5,7 @@ use crate::geometry::{
     Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS, MAX_SNAPSHOTS,
 };
 use crate::lower::{Lowering, NARROW, Shared, Tables, tile_tokens};
-use crate::plan::{ALIGN, Buffer, KvPlan, ModelFacts, Plan, Ranges, RecurrentPlan, Role, Segment};
+use crate::plan::{ALIGN, Buffer, KvPlan, ModelFacts, Plan, Ranges, RecurrentPlan, Role, Segment, View};
 use crate::pool::{Pool, Slab};
 use crate::prepare::Prepared;
 use crate::pricer::Pricer;
@@ -42,10 +42,20 @@ pub(crate) struct Placed {
     pub slabs: Vec<Slab>,
     pub kv: KvPlan,
     pub recurrent: RecurrentPlan,
+    pub snapshots: Vec<Vec<View>>,
     pub step: StepLayout,
     pub cut: Cut,
     /// Most tokens of each program.
     pub sizes: Vec<u32>,
+}
+
+/// What no operation has a say in.
+pub(crate) struct Pools {
+    /// Of the weights, the KV, the recurrent states and the snapshots.
+    pub slabs: Vec<Slab>,
+    pub kv: KvPlan,
+    pub recurrent: RecurrentPlan,
+    pub snapshots: Vec<Vec<View>>,
 }
 
 impl Placed {
@@ -57,7 +67,7 @@ impl Placed {
     ) -> Result<Self, PlanError> {
         let tokens = geometry.prefill_chunk.max(geometry.slots);
         let limits = &profile.limits;
-        let (slabs, kv, recurrent) = Self::pools(model, geometry, profile, prepared)?;
+        let Pools { slabs, kv, recurrent, snapshots } = Self::pools(model, geometry, profile, prepared)?;
         let sizes = program_sizes(tokens, geometry.slots);
         let mut tiles: Vec<u32> = Vec::new();
         // The layers that share another's state may have query heads of their own.
@@ -91,7 +101,7 @@ impl Placed {
             }
         };
         let cut = Cut::new(prepared.facts.dearest, geometry, profile, tokens)?;
-        Ok(Self { slabs, kv, recurrent, step, cut, sizes })
+        Ok(Self { slabs, kv, recurrent, snapshots, step, cut, sizes })
     }
 }
 
@@ -102,7 +112,7 @@ impl Placed {
         geometry: &Geometry,
         profile: &Profile,
         prepared: &Prepared,
-    ) -> Result<(Vec<Slab>, KvPlan, RecurrentPlan), PlanError> {
+    ) -> Result<Pools, PlanError> {
         let limits = &profile.limits;
         let mut slabs = prepared.slabs.clone();
 
@@ -121,9 +131,9 @@ impl Placed {
 
         let mut pool =
             Pool::new("retained", Segment::Retained, Role::Retained, limits.max_buffer_size, slabs.len());
-        crate::retained::place(model, geometry, profile, &mut pool)?;
+        let snapshots = crate::retained::place(model, geometry, profile, &mut pool)?;
         slabs.extend(pool.slabs());
-        Ok((slabs, kv, recurrent))
+        Ok(Pools { slabs, kv, recurrent, snapshots })
     }
 }
 
@@ -193,7 +203,7 @@ impl Pricer<'_> {
     pub fn plan(&self, geometry: &Geometry) -> Result<Plan, PlanError> {
         let (model, profile) = (self.model(), self.profile());
         let prepared = self.prepared(geometry)?;
-        let Placed { mut slabs, kv, recurrent, step, cut, sizes } =
+        let Placed { mut slabs, kv, recurrent, snapshots, step, cut, sizes } =
             Placed::new(model, geometry, profile, prepared)?;
         let mut tables = Tables::default();
         let ranges = cut.ranges(&mut tables);
@@ -233,6 +243,7 @@ impl Pricer<'_> {
             vector_places: prepared.vector_places.clone(),
             kv,
             recurrent,
+            snapshots,
             step,
             step_buffer: tail.step_buffer,
             params_buffer: tail.params_buffer,

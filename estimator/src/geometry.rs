@@ -38,8 +38,8 @@ pub struct Geometry {
     pub priced: Priced,
 }
 
-/// What a geometry asks that is priced and not run: a plan for it says so and is never loaded (snapshots apart, whose
-/// room is made like any other).
+/// What a geometry asks that is priced and not run: a plan for it says so and is never loaded. Snapshots apart: their room
+/// is made like any other, and the runtime uses it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Priced {
     /// Keys and values in other formats than the kernels', or in two of them.

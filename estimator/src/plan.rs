@@ -330,6 +330,10 @@ pub struct Plan {
     pub kv: KvPlan,
     /// Recurrent states.
     pub recurrent: RecurrentPlan,
+    /// Prefix snapshots, each the pieces that follow one another: what a slot keeps beside pages of full attention. None
+    /// where a slot keeps nothing else.
+    #[serde(default)]
+    pub snapshots: Vec<Vec<View>>,
     /// Step tables.
     pub step: StepLayout,
     /// Index of the step buffer.

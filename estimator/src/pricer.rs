@@ -191,7 +191,7 @@ impl<'a> Pricer<'a> {
     /// Bytes of weights, KV, recurrent states and snapshots: what needs no op lowered.
     pub(crate) fn pools(&self, geometry: &Geometry) -> Option<u64> {
         let prepared = self.prepared(geometry).ok()?;
-        let slabs = Placed::pools(self.model, geometry, self.profile, prepared).ok()?.0;
+        let slabs = Placed::pools(self.model, geometry, self.profile, prepared).ok()?.slabs;
         Some(slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add))
     }
 
@@ -215,7 +215,7 @@ impl<'a> Pricer<'a> {
     fn summed(&self, memo: &Memo, geometry: &Geometry, most: u64) -> Result<Price, Stop> {
         let (model, profile) = (self.model, self.profile);
         let prepared = self.prepared(geometry)?;
-        let Placed { mut slabs, kv, recurrent, step, cut, sizes } =
+        let Placed { mut slabs, kv, recurrent, step, cut, sizes, .. } =
             Placed::new(model, geometry, profile, prepared)?;
         let resident = slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add);
         if resident > most {

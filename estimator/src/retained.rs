@@ -5,6 +5,7 @@
 
 use crate::error::PlanError;
 use crate::geometry::Geometry;
+use crate::plan::View;
 use crate::pool::Pool;
 use plimsoll_kernels::{Profile, step::PAGE};
 use plimsoll_models::Model;
@@ -29,7 +30,7 @@ pub(crate) fn bytes_per_snapshot(model: &Model, geometry: &Geometry) -> Result<u
     Ok(bytes)
 }
 
-/// Places the snapshots, each in one piece where a buffer holds it.
+/// Places the snapshots, each in one piece where a buffer holds it: the pieces of each, none of them empty.
 ///
 /// # Errors
 /// As [`bytes_per_snapshot`]; [`PlanError::Geometry`] when they take more buffers than anybody has memory for.
@@ -38,26 +39,28 @@ pub(crate) fn place(
     geometry: &Geometry,
     profile: &Profile,
     pool: &mut Pool,
-) -> Result<(), PlanError> {
+) -> Result<Vec<Vec<View>>, PlanError> {
     const MAX_BUFFERS: u64 = 1 << 14;
     let count = u64::from(geometry.priced.snapshots);
-    if count == 0 {
-        return Ok(());
+    let each = if count == 0 { 0 } else { bytes_per_snapshot(model, geometry)? };
+    if each == 0 {
+        return Ok(Vec::new());
     }
-    let each = bytes_per_snapshot(model, geometry)?;
     let most = (profile.limits.max_buffer_size / crate::plan::ALIGN * crate::plan::ALIGN).max(1);
     let pieces = each.div_ceil(most).saturating_mul(count);
     if pieces > MAX_BUFFERS {
         let expected = format!("at most {MAX_BUFFERS} buffers of {most} bytes");
         return Err(PlanError::Geometry { field: "snapshots", expected, got: pieces });
     }
-    for _ in 0..count {
+    let mut snapshot = || {
+        let mut views = Vec::new();
         let mut left = each;
         while left > 0 {
             let here = left.min(most);
-            pool.place(here);
+            views.push(pool.place(here));
             left -= here;
         }
-    }
-    Ok(())
+        views
+    };
+    Ok((0..count).map(|_| snapshot()).collect())
 }

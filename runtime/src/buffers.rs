@@ -77,8 +77,8 @@ fn gaps<'a>(bytes: u64, views: impl Iterator<Item = &'a View>) -> Vec<Range<u64>
 fn usage(role: Role) -> wgpu::BufferUsages {
     use wgpu::BufferUsages as U;
     match role {
-        Role::Matrices | Role::Vectors | Role::Kv | Role::Recurrent | Role::Step => U::STORAGE | U::COPY_DST,
-        Role::Arena => U::STORAGE | U::COPY_DST | U::COPY_SRC,
+        Role::Matrices | Role::Vectors | Role::Step => U::STORAGE | U::COPY_DST,
+        Role::Arena | Role::Kv | Role::Recurrent => U::STORAGE | U::COPY_DST | U::COPY_SRC,
         Role::Params => U::UNIFORM | U::COPY_DST,
         Role::Upload => U::MAP_WRITE | U::COPY_SRC,
         Role::Readback => U::MAP_READ | U::COPY_DST,
@@ -164,6 +164,14 @@ pub(crate) fn check(plan: &Plan) -> Result<(), RuntimeError> {
         return Err(RuntimeError::plan("block tables", plan.kv.kinds.len(), plan.step.tables.len()));
     }
     check_recurrent(plan, &view)?;
+    for snapshot in &plan.snapshots {
+        snapshot.iter().try_for_each(|piece| view("a snapshot", piece))?;
+        let got = snapshot.iter().map(|piece| piece.bytes).fold(0, u64::saturating_add);
+        let least = crate::snapshots::bytes(plan);
+        if got < least || snapshot.iter().any(|piece| role("", piece.buffer, Role::Retained, 0).is_err()) {
+            return Err(RuntimeError::plan("bytes of a snapshot", format!("at least {least}"), got));
+        }
+    }
     for program in &plan.programs {
         for (name, result) in
             [("logits", &program.logits), ("greedy", &program.greedy), ("top_k", &program.top_k)]

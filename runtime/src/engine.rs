@@ -4,7 +4,7 @@
 //! the only thing that runs steps, so two rules hold by construction: a sequence has all its pages before its first
 //! step, and its pages come back on every way out.
 
-use crate::pool::{NoRoom, Pool, Slot};
+use crate::pool::{Pool, Reserved, Slot};
 use crate::request::{Event, FinishReason, Refused, Request, RequestId, What, check_room};
 use crate::sampler::{Choice, Row, Sampler};
 use crate::scheduler::shares;
@@ -14,6 +14,7 @@ use plimsoll_estimator::Plan;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+mod cache;
 mod feed;
 mod handover;
 pub use feed::Feed;
@@ -27,6 +28,8 @@ struct Waiting {
     id: RequestId,
     request: Request,
     sampler: Sampler,
+    /// The prompt, and what was answered before the request lost its place.
+    tokens: Vec<u32>,
 }
 
 /// A request that has its pages.
@@ -38,6 +41,12 @@ struct Running {
     /// How many of them have their keys and values in the pool and are in the slot's recurrent states.
     computed: usize,
     prompt: u32,
+    /// Prompt tokens that were there already.
+    cached: u32,
+    /// Where steps must end so that a snapshot can be taken; the next is the last.
+    marks: Vec<usize>,
+    /// The pages of the prompt are known to others.
+    shared: bool,
     request: Request,
     sampler: Sampler,
 }
@@ -45,6 +54,12 @@ struct Running {
 impl Running {
     fn pending(&self) -> u32 {
         (self.tokens.len() - self.computed) as u32
+    }
+
+    /// Most tokens of the next step.
+    fn reach(&self) -> u32 {
+        let mark = self.marks.last().map_or(usize::MAX, |&mark| mark);
+        (self.tokens.len().min(mark) - self.computed) as u32
     }
 
     /// What becomes of a chosen token; the reason when it is the last.
@@ -88,7 +103,7 @@ impl<S: Stepper> Engine<S> {
         if geometry.logit_rows < geometry.slots.min(geometry.prefill_chunk) {
             return Err(RuntimeError::plan("logit rows", "one for each slot", geometry.logit_rows));
         }
-        let pool = Pool::new(&plan.kv, geometry.slots);
+        let pool = Pool::of(plan);
         Ok(Self {
             stepper,
             pool,
@@ -157,7 +172,8 @@ impl<S: Stepper> Engine<S> {
         }
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        self.waiting.push_back(Waiting { id, request, sampler });
+        let tokens = request.prompt.clone();
+        self.waiting.push_back(Waiting { id, request, sampler, tokens });
         Ok(id)
     }
 
@@ -165,7 +181,7 @@ impl<S: Stepper> Engine<S> {
     pub fn end(&mut self, id: RequestId) -> bool {
         if let Some(at) = self.running.iter().position(|r| r.id == id) {
             let ended = self.running.remove(at);
-            self.pool.release(ended.slot);
+            leave(&mut self.pool, &ended);
             return true;
         }
         let before = self.waiting.len();
@@ -177,7 +193,7 @@ impl<S: Stepper> Engine<S> {
     pub fn end_all(&mut self) {
         self.waiting.clear();
         for ended in self.running.drain(..) {
-            self.pool.release(ended.slot);
+            leave(&mut self.pool, &ended);
         }
     }
 
@@ -192,7 +208,7 @@ impl<S: Stepper> Engine<S> {
         if self.running.is_empty() {
             return events;
         }
-        let pending: Vec<u32> = self.running.iter().map(Running::pending).collect();
+        let pending: Vec<u32> = self.running.iter().map(Running::reach).collect();
         let room = self.stepper.plan().geometry.prefill_chunk;
         let shares = shares(&pending, room, self.turn);
         self.turn = (self.turn + (room as usize).min(pending.len())) % pending.len();
@@ -206,6 +222,7 @@ impl<S: Stepper> Engine<S> {
             Err(error) => {
                 let error = Arc::new(error);
                 tracing::warn!(%error, "step failed");
+<<<<<<< HEAD
                 if !error.device_is_usable() {
                     // Nobody gets another token from it: those that were not in the step are told now, not when
                     // their turn comes.
@@ -213,19 +230,36 @@ impl<S: Stepper> Engine<S> {
                     return events;
                 }
                 self.retire(&mut events, |i, _| (shares[i] > 0).then(|| What::Failed(Arc::clone(&error))));
+=======
+                // With the device went what every sequence had computed.
+                let lost = !error.device_is_usable();
+                self.retire(&mut events, |i, _| {
+                    (lost || shares[i] > 0).then(|| What::Failed(Arc::clone(&error)))
+                });
+                if lost {
+                    self.pool.trim();
+                }
+>>>>>>> prefix6
             }
         }
         events
     }
 
-    /// Has the sequences of a step that did not end well read again from the start, where a recurrent state is all
-    /// that is left of their tokens. Keys and values of earlier steps are still right.
+    /// Has the sequences of a step that did not end well wait for their turn to be read again, where a recurrent state is
+    /// all that is left of their tokens: the pages they have filled may be others' by now, and are not written twice.
     fn rewind(&mut self, shares: &[u32]) {
         if self.plan().recurrent.layers.is_empty() {
             return;
         }
-        for (running, _) in self.running.iter_mut().zip(shares).filter(|(_, share)| **share > 0) {
-            running.computed = 0;
+        let mut index = 0;
+        let (pool, waiting) = (&mut self.pool, &mut self.waiting);
+        let lost = self.running.extract_if(.., |_| {
+            index += 1;
+            shares[index - 1] > 0
+        });
+        for Running { id, slot, request, sampler, tokens, .. } in lost {
+            pool.release(slot);
+            waiting.push_front(Waiting { id, request, sampler, tokens });
         }
     }
 
@@ -257,7 +291,10 @@ impl<S: Stepper> Engine<S> {
             match last {
                 None => true,
                 Some(what) => {
-                    pool.release(running.slot);
+                    match what {
+                        What::Failed(_) => _ = pool.discard(running.slot),
+                        _ => leave(pool, running),
+                    }
                     events.push(Event { request: running.id, what });
                     false
                 }
@@ -267,38 +304,29 @@ impl<S: Stepper> Engine<S> {
 
     /// Gives slots and pages to those that wait, first come first served: one that is passed over could starve.
     fn admit(&mut self, events: &mut Vec<Event>) {
-        while let Some(Waiting { id, request, sampler }) = self.waiting.pop_front() {
+        while let Some(Waiting { id, request, sampler, tokens }) = self.waiting.pop_front() {
             // Checked at submission: the sum fits the context.
             let prompt = request.prompt.len() as u32;
-            match self.take_slot(prompt.saturating_add(request.max_new)) {
-                Ok(Some(slot)) => {
-                    let tokens = request.prompt.clone();
-                    self.running.push(Running { id, slot, tokens, computed: 0, prompt, request, sampler });
+            match self.take_slot(prompt.saturating_add(request.max_new), &tokens) {
+                Ok(Some(Reserved { slot, cached, alike, .. })) => {
+                    let marks = self.marks(tokens.len(), cached, alike);
+                    let (computed, cached) = (cached as usize, cached.min(prompt));
+                    let shared = false;
+                    self.running.push(Running {
+                        id,
+                        slot,
+                        tokens,
+                        computed,
+                        prompt,
+                        cached,
+                        marks,
+                        shared,
+                        request,
+                        sampler,
+                    });
                 }
-                Ok(None) => return self.waiting.push_front(Waiting { id, request, sampler }),
+                Ok(None) => return self.waiting.push_front(Waiting { id, request, sampler, tokens }),
                 Err(error) => events.push(Event { request: id, what: What::Failed(Arc::new(error)) }),
-            }
-        }
-    }
-
-    /// A slot with room for `tokens` whose block tables are set; `None` when there is no room now.
-    fn take_slot(&mut self, tokens: u32) -> Result<Option<Slot>, RuntimeError> {
-        let slot = match self.pool.reserve(tokens) {
-            Ok(slot) => slot,
-            Err(NoRoom::Never { kind, need, most }) => {
-                return Err(Refused::from(NoRoom::Never { kind, need, most }).into());
-            }
-            Err(_) => return Ok(None),
-        };
-        let stepper = &mut self.stepper;
-        let set = (0..)
-            .zip(self.pool.tables(slot))
-            .try_for_each(|(kind, pages)| stepper.set_block_table(kind, slot.index(), pages));
-        match set {
-            Ok(()) => Ok(Some(slot)),
-            Err(error) => {
-                self.pool.release(slot);
-                Err(error)
             }
         }
     }
@@ -349,7 +377,8 @@ impl<S: Stepper> Engine<S> {
             if in_prompt {
                 // One that was rewound may read its answer along.
                 let (done, total) = ((running.computed as u32).min(running.prompt), running.prompt);
-                news.push(Event { request: running.id, what: What::Prefill { done, total } });
+                let cached = running.cached;
+                news.push(Event { request: running.id, what: What::Prefill { done, total, cached } });
             }
             if !completes {
                 return None;
@@ -367,6 +396,7 @@ impl<S: Stepper> Engine<S> {
         });
         events.append(&mut news);
         events.append(&mut ends);
+        self.settle();
     }
 
     /// Whether the context and the pool hold so many tokens.
@@ -375,6 +405,12 @@ impl<S: Stepper> Engine<S> {
         self.pool.could_hold(tokens)?;
         Ok(tokens)
     }
+}
+
+/// Gives back the slot of a request that ends well; what it has computed may serve others.
+fn leave(pool: &mut Pool, ended: &Running) {
+    pool.share(ended.slot, &ended.tokens[..ended.computed]);
+    pool.release(ended.slot);
 }
 
 /// What serves both.

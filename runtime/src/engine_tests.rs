@@ -50,7 +50,7 @@ fn one_step(engine: &mut Engine<Fake>, outcomes: &mut HashMap<RequestId, Outcome
         let outcome = outcomes.entry(request).or_default();
         assert!(outcome.done.is_none() && outcome.failed.is_none(), "an event after the last one");
         match what {
-            What::Prefill { done, total } => assert!(done <= total),
+            What::Prefill { done, total, cached } => assert!(cached < done && done <= total),
             What::Token { id, logprob } => {
                 assert!(logprob <= 0.0);
                 outcome.tokens.push(id);

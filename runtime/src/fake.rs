@@ -13,7 +13,7 @@ use crate::step::*;
 use plimsoll_estimator::plan::*;
 use plimsoll_estimator::{Geometry, Plan};
 use plimsoll_kernels::step::PAGE;
-use plimsoll_kernels::{KvFormat, Profile, RecurrentShape, StepLayout};
+use plimsoll_kernels::{KvFormat, KvLayout, Profile, RecurrentShape, StepLayout};
 use plimsoll_models::graph::StateId;
 
 /// `V` of the fake.
@@ -59,6 +59,7 @@ pub fn plan(context: u32, slots: u32, prefill_chunk: u32, logit_rows: u32) -> Pl
         vector_places: vec![],
         kv: KvPlan { kinds: kinds.iter().map(kind).collect(), layers: vec![] },
         recurrent: RecurrentPlan::default(),
+        snapshots: vec![],
         step: StepLayout::new(prefill_chunk, logit_rows, slots, &[], &[full, ring], &[]).unwrap(),
         step_buffer: 0,
         params_buffer: 0,
@@ -83,6 +84,36 @@ pub fn recurrent_plan(context: u32, slots: u32, prefill_chunk: u32, attention: b
         (plan.model.attention_full, plan.model.attention_sliding) = (0, 0);
         plan.step = StepLayout::new(prefill_chunk, slots, slots, &[], &[], &[]).unwrap();
     }
+    plan
+}
+
+/// Bytes of a page of every full-attention layer of [`caching_plan`].
+pub const PAGE_BYTES: u64 = 4096;
+/// Bytes of its snapshots.
+pub const SNAPSHOT_BYTES: u64 = 1024;
+
+/// A plan with something to cache: full attention alone (0), beside a window (1), a recurrent layer (2) or both (3), or
+/// a recurrent layer alone (4).
+pub fn caching_plan(kind: u32, context: u32, slots: u32, prefill_chunk: u32, snapshots: u32) -> Plan {
+    let mut plan = match kind {
+        0 | 1 => plan(context, slots, prefill_chunk, slots),
+        kind => recurrent_plan(context, slots, prefill_chunk, kind != 4),
+    };
+    if kind == 0 || kind == 2 {
+        plan.kv.kinds.truncate(1);
+    }
+    let layout = KvLayout { format: KvFormat::F32, kv_heads: 1, head_dim: 8 };
+    let layer = |kind| KvLayer {
+        state: StateId(0),
+        kind,
+        layout,
+        page_bytes: PAGE_BYTES,
+        latent: false,
+        segments: vec![],
+    };
+    plan.kv.layers = (0..plan.kv.kinds.len() as u32).map(layer).collect();
+    plan.geometry.priced.snapshots = snapshots;
+    plan.snapshots = vec![vec![View { buffer: 0, offset: 0, bytes: SNAPSHOT_BYTES }]; snapshots as usize];
     plan
 }
 
@@ -161,6 +192,18 @@ pub struct Fake {
     /// Raises the flag of a step in the middle of it.
     pub cancel_in_step: Option<Cancel>,
     pub last_sampling: Sampling,
+    pub fail_snapshots: bool,
+    /// Full-attention pages that the last step wrote.
+    pub written: Vec<u32>,
+    kept: Vec<Option<(u32, Kept)>>,
+}
+
+/// A snapshot.
+#[derive(Clone)]
+struct Kept {
+    /// Of each sliding kind, the last cells.
+    rings: Vec<Vec<(u32, u32)>>,
+    state: Option<State>,
 }
 
 impl Fake {
@@ -171,6 +214,9 @@ impl Fake {
             tables: vec![vec![vec![]; slots]; plan.kv.kinds.len()],
             memory: memory.collect(),
             states: if plan.recurrent.layers.is_empty() { vec![] } else { vec![State::new(); slots] },
+            kept: vec![None; plan.snapshots.len()],
+            fail_snapshots: false,
+            written: vec![],
             plan,
             steps: 0,
             fail_at: None,
@@ -223,6 +269,36 @@ impl Stepper for Fake {
         Ok(())
     }
 
+    fn snapshot(&mut self, slot: u32, position: u32, index: u32) -> Result<(), RuntimeError> {
+        if self.fail_snapshots {
+            return Err(RuntimeError::Submit { submit: self.steps, reason: "test".into() });
+        }
+        assert!(position.is_multiple_of(PAGE) && position > 0);
+        let rings = (0..self.memory.len()).filter(|&kind| self.plan.kv.kinds[kind].window.is_some());
+        let first = position - position.min(WINDOW.next_multiple_of(PAGE));
+        let ring = |kind| (first..position).map(|at| self.memory[kind][self.cell(kind, slot, at)]).collect();
+        let kept = Kept { rings: rings.map(ring).collect(), state: self.states.get(slot as usize).cloned() };
+        self.kept[index as usize] = Some((position, kept));
+        Ok(())
+    }
+
+    fn restore(&mut self, index: u32, slot: u32, position: u32) -> Result<(), RuntimeError> {
+        let (at, kept) = self.kept[index as usize].clone().expect("a snapshot that was taken");
+        assert_eq!(at, position);
+        let rings = (0..self.memory.len()).filter(|&kind| self.plan.kv.kinds[kind].window.is_some());
+        let first = position - position.min(WINDOW.next_multiple_of(PAGE));
+        for (kind, ring) in rings.collect::<Vec<_>>().into_iter().zip(kept.rings) {
+            for (at, cell) in (first..position).zip(ring) {
+                let to = self.cell(kind, slot, at);
+                self.memory[kind][to] = cell;
+            }
+        }
+        if let Some(state) = kept.state {
+            self.states[slot as usize] = state;
+        }
+        Ok(())
+    }
+
     fn step(&mut self, input: &StepInput<'_>) -> Result<StepOutput, RuntimeError> {
         let geometry = self.plan.geometry.clone();
         assert!((1..=u64::from(geometry.prefill_chunk)).contains(&input.tokens()));
@@ -230,6 +306,7 @@ impl Stepper for Fake {
         assert_eq!(input.sampling == Sampling::None, input.logit_rows() == 0);
         self.last_sampling = input.sampling;
         self.steps += 1;
+        self.written.clear();
         if self.lost {
             return Err(RuntimeError::DeviceLost { reason: "test".into() });
         }
@@ -248,6 +325,9 @@ impl Stepper for Fake {
                 for kind in 0..self.memory.len() {
                     let cell = self.cell(kind, sequence.slot, position);
                     self.memory[kind][cell] = (position, id);
+                    if kind == 0 {
+                        self.written.push(cell as u32 / PAGE);
+                    }
                 }
                 if let Some(state) = self.states.get_mut(sequence.slot as usize) {
                     if position == 0 {

@@ -7,10 +7,18 @@
 //!
 //! * full attention: a slot holds `ceil(tokens / PAGE)` pages, logical page `n` at entry `n` of its table;
 //! * sliding window: a slot holds the whole ring, logical page `n` at entry `n mod pages_per_slot`.
+//!
+//! Pages of full attention outlive the slot that wrote them, for sequences that begin alike: they are *retained*, which
+//! is to say free, with contents that somebody may still want. A reservation takes them when nothing else is left.
+//! While they are shared, nobody writes them: a slot writes from its first page that was not there on.
 
+use crate::prefix::{BlockId, Prefix};
 use plimsoll_estimator::plan::{KvKind, KvPlan};
 use plimsoll_kernels::step::PAGE;
 use thiserror::Error;
+
+mod cache;
+pub use cache::{CacheStats, Reserved};
 
 /// Room for one sequence: an index below the plan's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,12 +90,28 @@ impl Kind {
     }
 }
 
+/// What a slot that is taken holds.
+#[derive(Debug, Default)]
+struct Seat {
+    /// Tokens reserved.
+    tokens: u32,
+    /// The blocks of its beginning that the index knows. Its page may be another than the block's: two slots may have
+    /// computed the same.
+    chain: Vec<BlockId>,
+    /// Those of them that were made of its own pages.
+    made: Vec<BlockId>,
+}
+
 /// Who holds which page.
 #[derive(Debug)]
 pub struct Pool {
     kinds: Vec<Kind>,
-    /// Tokens reserved by each slot; `None` where it is free.
-    slots: Vec<Option<u32>>,
+    /// Index of the kind whose pages can be shared.
+    full: Option<usize>,
+    /// `None` where a slot is free.
+    slots: Vec<Option<Seat>>,
+    prefix: Prefix,
+    cache: cache::Facts,
 }
 
 impl Pool {
@@ -98,7 +122,14 @@ impl Pool {
             free: (0..facts.pages).rev().collect(),
             held: vec![Vec::new(); slots as usize],
         });
-        Self { kinds: kinds.collect(), slots: vec![None; slots as usize] }
+        let windows = plan.kinds.iter().any(|kind| kind.window.is_some());
+        Self {
+            kinds: kinds.collect(),
+            full: plan.kinds.iter().position(|kind| kind.window.is_none()),
+            slots: (0..slots).map(|_| None).collect(),
+            prefix: Prefix::new(windows, 0),
+            cache: cache::Facts::of(plan),
+        }
     }
 
     /// Whether a slot could hold this many tokens if the pool were empty.
@@ -120,12 +151,21 @@ impl Pool {
     /// # Errors
     /// [`NoRoom`]: what it lacks.
     pub fn room(&self, tokens: u32) -> Result<usize, NoRoom> {
+        self.room_for(tokens, &[])
+    }
+
+    /// The same for one that begins with these blocks.
+    fn room_for(&self, tokens: u32, chain: &[BlockId]) -> Result<usize, NoRoom> {
         self.could_hold(tokens)?;
         let Some(slot) = self.slots.iter().position(Option::is_none) else {
             return Err(NoRoom::Slots { slots: self.slots.len() as u32 });
         };
         for (kind, books) in self.kinds.iter().enumerate() {
-            let (need, free) = (books.pages_for(tokens), books.free.len() as u32);
+            let (mut need, mut free) = (books.pages_for(tokens), books.free.len() as u32);
+            if self.full == Some(kind) {
+                need = need.saturating_sub(chain.len() as u32);
+                free += (self.prefix.idle() - self.prefix.idle_of(chain)) as u32;
+            }
             if need > free {
                 return Err(NoRoom::Pages { kind, need, free });
             }
@@ -138,30 +178,63 @@ impl Pool {
     /// # Errors
     /// [`NoRoom`], with nothing taken.
     pub fn reserve(&mut self, tokens: u32) -> Result<Slot, NoRoom> {
-        let slot = self.room(tokens)?;
-        for books in &mut self.kinds {
-            let rest = books.free.len() - books.pages_for(tokens) as usize;
+        self.take(tokens, Vec::new())
+    }
+
+    /// Takes a slot that begins with these blocks.
+    fn take(&mut self, tokens: u32, chain: Vec<BlockId>) -> Result<Slot, NoRoom> {
+        let slot = self.room_for(tokens, &chain)?;
+        for &block in &chain {
+            self.prefix.hold(block);
+        }
+        for kind in 0..self.kinds.len() {
+            let mut need = self.kinds[kind].pages_for(tokens) as usize;
+            if self.full == Some(kind) {
+                need = need.saturating_sub(chain.len());
+                // There are enough: they were counted.
+                while self.kinds[kind].free.len() < need && self.evict() {}
+                let shared = chain.iter().filter_map(|&block| self.prefix.page(block));
+                self.kinds[kind].held[slot].extend(shared);
+            }
+            let books = &mut self.kinds[kind];
+            let rest = books.free.len().saturating_sub(need);
             books.held[slot].extend(books.free.drain(rest..).rev());
         }
-        self.slots[slot] = Some(tokens);
+        self.slots[slot] = Some(Seat { tokens, chain, made: Vec::new() });
         Ok(Slot(slot as u32))
     }
 
     /// Gives back a slot and its pages. `false` when it was free already: nothing changes then.
     pub fn release(&mut self, slot: Slot) -> bool {
+        self.vacate(slot).is_some()
+    }
+
+    fn vacate(&mut self, slot: Slot) -> Option<Seat> {
         let index = slot.0 as usize;
-        if self.slots.get_mut(index).and_then(Option::take).is_none() {
-            return false;
+        let seat = self.slots.get_mut(index)?.take()?;
+        for (kind, books) in self.kinds.iter_mut().enumerate() {
+            for (at, page) in books.held[index].drain(..).enumerate().rev() {
+                let block = seat.chain.get(at).filter(|_| self.full == Some(kind));
+                if block.and_then(|&block| self.prefix.page(block)) != Some(page) {
+                    books.free.push(page);
+                }
+            }
         }
-        for books in &mut self.kinds {
-            books.free.extend(books.held[index].drain(..).rev());
+        self.prefix.let_go(&seat.chain);
+        if let Some(&last) = seat.chain.last() {
+            self.prune(last);
         }
-        true
+        self.keep_to_limit(0);
+        Some(seat)
     }
 
     /// Tokens a slot has room for; `None` where it is free.
     pub fn reserved(&self, slot: Slot) -> Option<u32> {
-        self.slots.get(slot.0 as usize).copied().flatten()
+        self.seat(slot).map(|seat| seat.tokens)
+    }
+
+    fn seat(&self, slot: Slot) -> Option<&Seat> {
+        self.slots.get(slot.0 as usize)?.as_ref()
     }
 
     /// The block table of a slot in every kind: physical pages in logical order; empty where the slot is free.
@@ -174,31 +247,45 @@ impl Pool {
         self.slots.iter().filter(|slot| slot.is_none()).count()
     }
 
-    /// Free pages of each kind.
+    /// Free pages of each kind, those among them that are retained.
     pub fn free_pages(&self) -> impl ExactSizeIterator<Item = u32> {
-        self.kinds.iter().map(|books| books.free.len() as u32)
+        self.kinds.iter().enumerate().map(|(kind, books)| {
+            let retained = if self.full == Some(kind) { self.prefix.idle() } else { 0 };
+            (books.free.len() + retained) as u32
+        })
     }
 
-    /// Whether everything is free.
+    /// Whether every slot is free, and with it every page.
     pub fn is_idle(&self) -> bool {
         self.free_slots() == self.slots.len()
     }
 
-    /// Checks that every page is either free or held by exactly one slot, and that each slot holds what it reserved.
+    /// Checks that every page is free, or shared, or held by exactly one slot, that each slot holds what it reserved,
+    /// and that what is shared is counted right.
     ///
     /// # Errors
     /// [`BadBooks`] says what does not add up.
     pub fn check(&self) -> Result<(), BadBooks> {
+        let chains = self.slots.iter().flatten().map(|seat| seat.chain.as_slice());
+        self.prefix.check(chains).map_err(|what| BadBooks { kind: self.full.unwrap_or(0), what })?;
         for (kind, books) in self.kinds.iter().enumerate() {
             let wrong = |what: String| Err(BadBooks { kind, what });
-            for (slot, (reserved, held)) in self.slots.iter().zip(&books.held).enumerate() {
-                let need = reserved.map_or(0, |tokens| books.pages_for(tokens)) as usize;
+            let mut owners = vec![0_u32; books.facts.pages as usize];
+            let mut owned: Vec<u32> = books.free.clone();
+            if self.full == Some(kind) {
+                owned.extend(self.prefix.pages());
+            }
+            for (slot, (seat, held)) in self.slots.iter().zip(&books.held).enumerate() {
+                let need = seat.as_ref().map_or(0, |seat| books.pages_for(seat.tokens)) as usize;
                 if held.len() != need {
                     return wrong(format!("slot {slot} holds {} pages and needs {need}", held.len()));
                 }
+                let chain = seat.as_ref().filter(|_| self.full == Some(kind)).map_or(&[][..], |s| &s.chain);
+                let shared = |at: usize| chain.get(at).and_then(|&block| self.prefix.page(block));
+                let alone = held.iter().enumerate().filter(|&(at, &page)| shared(at) != Some(page));
+                owned.extend(alone.map(|(_, page)| page));
             }
-            let mut owners = vec![0_u32; books.facts.pages as usize];
-            for &page in books.held.iter().flatten().chain(&books.free) {
+            for page in owned {
                 match owners.get_mut(page as usize) {
                     Some(count) => *count += 1,
                     None => return wrong(format!("page {page} of {}", books.facts.pages)),

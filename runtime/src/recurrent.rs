@@ -40,6 +40,27 @@ impl Standing {
         Ok(())
     }
 
+    /// Whether a slot stands after so many tokens, where that matters.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`].
+    pub fn check_at(&self, slot: u32, position: u32) -> Result<(), RuntimeError> {
+        match self.next.get(slot as usize) {
+            Some(&next) if next != Some(position) => {
+                let expected = format!("{next:?}, where its recurrent state stands");
+                Err(RuntimeError::input(format!("position of slot {slot}"), expected, position))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A slot was put somewhere; nowhere while it is on its way.
+    pub fn put(&mut self, slot: u32, position: Option<u32>) {
+        if let Some(next) = self.next.get_mut(slot as usize) {
+            *next = position;
+        }
+    }
+
     /// The step begins: until it is [`done`](Self::done) its slots stand nowhere.
     pub fn begin(&mut self, input: &StepInput<'_>) {
         self.set(input, |_, _| None);

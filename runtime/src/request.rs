@@ -128,6 +128,8 @@ pub enum What {
         done: u32,
         /// Prompt tokens in all.
         total: u32,
+        /// Those that were not computed, because an earlier sequence began with them.
+        cached: u32,
     },
     /// A new token.
     Token {

@@ -7,6 +7,7 @@ use crate::pipelines::Pipelines;
 use crate::readings::{Watch, still_fits};
 use crate::recording::{self, Cursor, Recordings};
 use crate::recurrent::Standing;
+use crate::snapshots;
 use crate::tables::Tables;
 use crate::transfer::{self, Ring};
 use crate::{
@@ -275,6 +276,18 @@ impl Stepper for Runtime {
         self.tables.set_block_table(kind, slot, pages)
     }
 
+    fn snapshot(&mut self, slot: u32, position: u32, index: u32) -> Result<(), RuntimeError> {
+        self.standing.check_at(slot, position)?;
+        self.copy_snapshot(slot, position, index, snapshots::Way::Out)
+    }
+
+    fn restore(&mut self, index: u32, slot: u32, position: u32) -> Result<(), RuntimeError> {
+        self.standing.put(slot, None);
+        self.copy_snapshot(slot, position, index, snapshots::Way::Back)?;
+        self.standing.put(slot, Some(position));
+        Ok(())
+    }
+
     fn step(&mut self, input: &StepInput<'_>) -> Result<StepOutput, RuntimeError> {
         self.device.check("the device")?;
         if input.cancel.is_some_and(Cancel::is_cancelled) {
@@ -292,6 +305,30 @@ impl Stepper for Runtime {
 }
 
 impl Runtime {
+    /// Copies what a slot keeps beside pages of full attention into a snapshot, or back.
+    fn copy_snapshot(
+        &self,
+        slot: u32,
+        position: u32,
+        index: u32,
+        way: snapshots::Way,
+    ) -> Result<(), RuntimeError> {
+        self.device.check("the device")?;
+        let table = |kind| self.tables.block_table(kind, slot);
+        let copies = snapshots::copies(self.admitted.plan(), slot, position, index, table)?;
+        let mut encoder = self.device.encoder("snapshot");
+        for snapshots::Copy { live, kept, bytes } in copies {
+            let (from, to) = match way {
+                snapshots::Way::Out => (live, kept),
+                snapshots::Way::Back => (kept, live),
+            };
+            let [source, target] = [self.buffers.get(from.0)?, self.buffers.get(to.0)?];
+            encoder.copy_buffer_to_buffer(source.raw(), from.1, target.raw(), to.1, bytes);
+        }
+        // Later steps come after it in the queue; nobody waits for it here.
+        self.device.submit(encoder.finish()).map(|_| ())
+    }
+
     /// Runs the step that stands in the tables and reads its result.
     fn launch(
         &mut self,

@@ -102,6 +102,8 @@ pub enum Progress {
         done: u32,
         /// Prompt tokens in all.
         total: u32,
+        /// Those that were not computed, because an earlier sequence began with them.
+        cached: u32,
     },
     /// A new token; its text may come with later ones.
     Token {
@@ -191,6 +193,7 @@ impl<S: Stepper> Session<S> {
             session: self,
             request,
             prompt: prompt.len(),
+            cached: 0,
             tokens: Vec::new(),
             finish: None,
             ended: false,
@@ -235,7 +238,7 @@ impl<S: Stepper> Session<S> {
             let Some(answer) = self.answers.get_mut(&request) else { continue };
             let mut tell = |progress| news.push((request, progress));
             match what {
-                What::Prefill { done, total } => tell(Progress::Prefill { done, total }),
+                What::Prefill { done, total, cached } => tell(Progress::Prefill { done, total, cached }),
                 What::Token { id, logprob } => {
                     tell(Progress::Token { id, logprob });
                     let text = answer.decode.push(id).unwrap_or_default();
@@ -276,6 +279,7 @@ pub struct Generation<'s, S: Stepper> {
     session: &'s mut Session<S>,
     request: RequestId,
     prompt: usize,
+    cached: usize,
     tokens: Vec<u32>,
     finish: Option<FinishReason>,
     ended: bool,
@@ -293,6 +297,12 @@ impl<'s, S: Stepper> Generation<'s, S> {
     /// Tokens of the prompt.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt
+    }
+
+    /// Tokens of the prompt that were not computed, because an earlier sequence began with them; known from the first
+    /// step on.
+    pub fn cached_tokens(&self) -> usize {
+        self.cached
     }
 
     /// The new tokens so far. The last of them may be part of a stop string.
@@ -316,7 +326,8 @@ impl<'s, S: Stepper> Generation<'s, S> {
     /// Takes in one event of this request: a piece to hand out, if it is one.
     fn take(&mut self, progress: Progress) -> Option<Result<String, RuntimeError>> {
         match progress {
-            Progress::Prefill { done, total } => {
+            Progress::Prefill { done, total, cached } => {
+                self.cached = cached as usize;
                 if let Some(callback) = &mut self.on_prefill {
                     callback(done, total);
                 }

@@ -140,6 +140,22 @@ pub trait Stepper {
     /// [`RuntimeError::Input`] for a kind, slot or page that the plan does not have.
     fn set_block_table(&mut self, kind: u32, slot: u32, pages: &[u32]) -> Result<(), RuntimeError>;
 
+    /// Copies what a slot that stands after `position` tokens keeps beside pages of full attention (recurrent states, the
+    /// last tokens of windows) into a snapshot of the plan. `position` is whole pages.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] for a snapshot or slot that the plan does not have, and for a slot that does not stand
+    /// there; device errors.
+    fn snapshot(&mut self, slot: u32, position: u32, index: u32) -> Result<(), RuntimeError>;
+
+    /// Copies a snapshot that was taken after `position` tokens into a slot whose block tables are set. With the pages
+    /// of full attention of those tokens it then stands there, as the slot did that the snapshot is of.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] for a snapshot or slot that the plan does not have; device errors, after which the slot
+    /// stands nowhere.
+    fn restore(&mut self, index: u32, slot: u32, position: u32) -> Result<(), RuntimeError>;
+
     /// Runs one forward.
     ///
     /// Of a plan that keeps nothing but keys and values, a step that fails or is cancelled has written them at the

@@ -90,6 +90,13 @@ impl Tables {
         Ok(())
     }
 
+    /// The block table of a slot; `None` for a kind or slot that the plan does not have.
+    pub fn block_table(&self, kind: u32, slot: u32) -> Option<&[u32]> {
+        let table = self.layout.tables.get(kind as usize).filter(|_| slot < self.layout.slots)?;
+        let start = table.offset as usize + slot as usize * table.pages as usize;
+        self.words.get(start..start + table.pages as usize)
+    }
+
     /// The sizes of the step that was filled last.
     pub fn shape(&self) -> &StepShape {
         &self.shape

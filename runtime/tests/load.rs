@@ -183,6 +183,7 @@ fn plan(profile: &Profile, weights: Role) -> Plan {
         vector_places: [0, 5].map(|word| VectorPlace { window: 0, word }).to_vec(),
         kv: KvPlan { kinds: vec![KvKind { window: None, pages_per_slot: 2, pages: 4 }], layers: vec![] },
         recurrent: RecurrentPlan::default(),
+        snapshots: vec![],
         step,
         step_buffer: 5,
         params_buffer: 6,

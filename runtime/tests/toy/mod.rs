@@ -201,6 +201,7 @@ pub fn plan(profile: &Profile, model: &Model, cut: u32, staging_bytes: u64, weig
         vector_places,
         kv: KvPlan { kinds: vec![], layers: vec![] },
         recurrent: RecurrentPlan::default(),
+        snapshots: vec![],
         step,
         step_buffer: 3,
         params_buffer: 4,
