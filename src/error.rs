@@ -1,6 +1,7 @@
 //! The one error type of this crate.
 
 use plimsoll_estimator::cli::model_code;
+use plimsoll_estimator::verdict::Lasts;
 use plimsoll_estimator::{PlanError, Refusal};
 use plimsoll_models::ModelError;
 use plimsoll_runtime::RuntimeError;
@@ -13,7 +14,7 @@ pub enum Error {
     /// The checkpoint, its tokenizer or its template.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The plan was refused: this geometry against this budget, for good. Nothing has been allocated.
+    /// The plan was refused: this geometry against this budget. Nothing has been allocated.
     #[error("refused: {0}")]
     Refused(#[from] Box<Refusal>),
     /// The architecture contradicts itself.
@@ -37,7 +38,9 @@ impl Error {
     pub fn is_permanent(&self) -> bool {
         match self {
             Error::Runtime(error) => error.is_permanent(),
-            Error::Model(_) | Error::Refused(_) | Error::Plan(_) | Error::Missing { .. } => true,
+            // More may be free another time.
+            Error::Refused(_) => !self.may_be_asked_again(),
+            Error::Model(_) | Error::Plan(_) | Error::Missing { .. } => true,
         }
     }
 
@@ -54,6 +57,18 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether the same may go well later, with nothing changed by whoever asks: see
+    /// [`RuntimeError::may_be_asked_again`] and [`Lasts`].
+    pub fn may_be_asked_again(&self) -> bool {
+        match self {
+            Error::Refused(refusal) => refusal.lasts == Lasts::Reading,
+            Error::Runtime(error) => error.may_be_asked_again(),
+            _ => false,
+        }
+    }
+}
+
 fn runtime_code(error: &RuntimeError) -> u8 {
     match error {
         RuntimeError::Model(error) => model_code(error),
@@ -64,6 +79,7 @@ fn runtime_code(error: &RuntimeError) -> u8 {
             _ => 2,
         },
         RuntimeError::NoAdapter { .. } => 6,
+        RuntimeError::NoRoom { .. } => 3,
         RuntimeError::EstimateOnly { .. } => 4,
         RuntimeError::Step(shared) => runtime_code(shared),
         _ => 6,
