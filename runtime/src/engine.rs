@@ -222,24 +222,14 @@ impl<S: Stepper> Engine<S> {
             Err(error) => {
                 let error = Arc::new(error);
                 tracing::warn!(%error, "step failed");
-<<<<<<< HEAD
                 if !error.device_is_usable() {
                     // Nobody gets another token from it: those that were not in the step are told now, not when
-                    // their turn comes.
+                    // their turn comes. What was kept went with it.
                     events.append(&mut self.fail_all(&error));
+                    self.pool.trim();
                     return events;
                 }
                 self.retire(&mut events, |i, _| (shares[i] > 0).then(|| What::Failed(Arc::clone(&error))));
-=======
-                // With the device went what every sequence had computed.
-                let lost = !error.device_is_usable();
-                self.retire(&mut events, |i, _| {
-                    (lost || shares[i] > 0).then(|| What::Failed(Arc::clone(&error)))
-                });
-                if lost {
-                    self.pool.trim();
-                }
->>>>>>> prefix6
             }
         }
         events

@@ -2,6 +2,7 @@
 use super::*;
 use crate::SamplerOptions;
 use crate::fake::{Fake, VOCAB, greedy, logits, plan, recurrent_plan};
+use crate::pool::NoRoom;
 use proptest::prelude::*;
 use std::collections::HashMap;
 

@@ -25,20 +25,14 @@ impl<S: Stepper> Engine<S> {
     /// [`RuntimeError::Refused`] when the context is smaller; [`RuntimeError::Busy`] when no slot is free, or too few pages are.
     pub fn feed(&mut self, room: usize) -> Result<Feed<'_, S>, RuntimeError> {
         let room = self.check_room(room, 0)?;
-<<<<<<< HEAD
-        match self.take_slot(room)? {
-            Some(slot) => Ok(Feed { engine: self, slot, length: 0, room, cancel: None, lost: false }),
-            None => {
-                let lacks = self.pool.room(room).err();
-                Err(RuntimeError::Busy { waiting: self.waiting.len(), limit: 0, lacks })
-            }
-=======
         match self.take_slot(room, &[])? {
             Some(Reserved { slot, .. }) => {
                 Ok(Feed { engine: self, slot, length: 0, room, cancel: None, lost: false })
             }
-            None => Err(RuntimeError::Busy { waiting: self.waiting.len(), limit: 0 }),
->>>>>>> prefix6
+            None => {
+                let lacks = self.pool.room(room).err();
+                Err(RuntimeError::Busy { waiting: self.waiting.len(), limit: 0, lacks })
+            }
         }
     }
 }

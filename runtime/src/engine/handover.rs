@@ -7,11 +7,13 @@ use crate::request::{Event, What};
 use crate::step::Stepper;
 use std::sync::Arc;
 
-/// What is left of an engine when it goes: no id that it gave out is given out again, and as many requests may wait.
+/// What is left of an engine when it goes: no id that it gave out is given out again, as many requests may wait, and as much
+/// may be kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Handover {
     next_id: u64,
     waiting_limit: usize,
+    cache_limit: Option<u64>,
 }
 
 impl<S: Stepper> Engine<S> {
@@ -27,13 +29,18 @@ impl<S: Stepper> Engine<S> {
 
     /// What the engine that takes this one's place goes on with.
     pub fn handover(&self) -> Handover {
-        Handover { next_id: self.next_id, waiting_limit: self.waiting_limit }
+        Handover {
+            next_id: self.next_id,
+            waiting_limit: self.waiting_limit,
+            cache_limit: self.cache_stats().limit,
+        }
     }
 
     /// Goes on where another engine ended.
     pub fn take_over(&mut self, from: Handover) {
         self.next_id = self.next_id.max(from.next_id);
         self.waiting_limit = from.waiting_limit;
+        self.set_cache_limit(from.cache_limit);
     }
 
     /// What ran the steps. Requests that are still here end without an event; [`Engine::fail_all`] tells them.
