@@ -19,8 +19,12 @@ pub mod faults;
 #[cfg(not(feature = "faults"))]
 #[path = "no_faults.rs"]
 mod faults;
+mod fill;
+pub mod host;
 pub mod lone;
 pub mod memory;
+#[cfg(feature = "faults")]
+pub mod ordered;
 mod pipelines;
 pub mod pool;
 pub mod process;
