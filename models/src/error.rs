@@ -86,6 +86,24 @@ pub enum ModelError {
         /// What is there.
         got: String,
     },
+    /// Only headers of the checkpoint were read: it can be priced, not run.
+    #[error("{name}: only the headers of {} were read: download its files and name their path", path.display())]
+    NotDownloaded {
+        /// The tensor, or the part of a header.
+        name: String,
+        /// The checkpoint.
+        path: PathBuf,
+    },
+    /// A checkpoint on the hub could not be read.
+    #[error("{subject}: {reason}{}", detail_of(detail))]
+    Hub {
+        /// What was asked for: a name, a file, a variable.
+        subject: String,
+        /// What kind of failure it is.
+        reason: HubReason,
+        /// What the server or the connection said; may be empty.
+        detail: String,
+    },
     /// A chat template does not parse, asked to fail, or ran past its limits.
     #[error("chat template: {reason}")]
     Template {
@@ -94,10 +112,50 @@ pub enum ModelError {
     },
 }
 
+/// Why a checkpoint on the hub could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum HubReason {
+    /// The name or a variable of the environment cannot be meant so, or leaves open which file is meant.
+    #[error("cannot tell what is meant")]
+    Name,
+    /// No such repository, revision or file.
+    #[error("not found")]
+    NotFound,
+    /// The repository is gated or private or does not exist, or the token is not accepted.
+    #[error("access denied: it is gated or private or does not exist, and HF_TOKEN says who asks")]
+    Denied,
+    /// The server asks to come back later, and was asked often enough.
+    #[error("the server asks to wait")]
+    RateLimited,
+    /// No answer in time, however often it was asked.
+    #[error("no answer in time")]
+    Timeout,
+    /// No connection, one that broke, or a server at fault, however often it was asked.
+    #[error("the connection or the server failed")]
+    Connection,
+    /// An answer that contradicts what was asked for.
+    #[error("the server's answer is not what was asked for")]
+    Malformed,
+    /// The network is not to be used, and the cache does not have it.
+    #[error("not in the cache, and HF_HUB_OFFLINE forbids to ask")]
+    Offline,
+}
+
+fn detail_of(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!(" ({})", shortened(detail)) }
+}
+
 impl ModelError {
     /// Whether the input file (and not the machine or the request) is to blame.
     pub fn is_bad_input(&self) -> bool {
-        !matches!(self, ModelError::Io { .. } | ModelError::Unsupported { .. })
+        !matches!(
+            self,
+            ModelError::Io { .. }
+                | ModelError::Unsupported { .. }
+                | ModelError::Hub { .. }
+                | ModelError::NotDownloaded { .. }
+        )
     }
 
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
@@ -132,6 +190,10 @@ impl ModelError {
 
     pub(crate) fn template(reason: impl Into<String>) -> Self {
         ModelError::Template { reason: reason.into() }
+    }
+
+    pub(crate) fn hub(subject: impl Into<String>, reason: HubReason, detail: impl Into<String>) -> Self {
+        ModelError::Hub { subject: subject.into(), reason, detail: detail.into() }
     }
 
     pub(crate) fn unsupported(what: impl Into<String>, detail: impl Into<String>) -> Self {

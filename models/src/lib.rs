@@ -4,6 +4,8 @@ pub mod chat;
 pub mod checkpoint;
 pub mod error;
 pub mod graph;
+#[cfg(feature = "hub")]
+pub mod hub;
 pub mod model;
 pub mod rope;
 pub mod tokenizer;

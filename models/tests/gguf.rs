@@ -298,14 +298,16 @@ fn split_files_are_one_checkpoint() {
     let missing = Checkpoint::open(&path(1)).unwrap_err().to_string();
     assert!(missing.contains("m-00002-of-00002.gguf"), "{missing}");
     std::fs::write(path(2), part(1, 2, "b")).unwrap();
-    for opened in [path(1), dir.clone()] {
+    for opened in [path(1), path(2), dir.clone()] {
         let checkpoint = Checkpoint::open(&opened).unwrap();
         assert_eq!(checkpoint.name(), "whole");
         assert_eq!(checkpoint.checkpoint_bytes(), 32);
         assert_eq!(checkpoint.data(checkpoint.tensor("b").unwrap()).unwrap(), [1; 16]);
     }
-    let second = Checkpoint::open(&path(2)).unwrap_err().to_string();
-    assert!(second.contains("first part"), "{second}");
+    let renamed = dir.join("n-00001-of-00002.gguf");
+    std::fs::copy(path(2), &renamed).unwrap();
+    let renamed = Checkpoint::open(&renamed).unwrap_err().to_string();
+    assert!(renamed.contains("part 2, named *-00002-of-00002.gguf"), "{renamed}");
     std::fs::write(path(2), part(1, 2, "a")).unwrap();
     assert!(Checkpoint::open(&path(1)).unwrap_err().to_string().contains("once"));
     std::fs::write(path(2), part(0, 2, "b")).unwrap();

@@ -1,4 +1,4 @@
-//! The bytes of one file: a read-only memory map, or a buffer in memory.
+//! The bytes of one file: a read-only memory map, a buffer in memory, or what was read of a file elsewhere.
 
 use crate::error::ModelError;
 use memmap2::Mmap;
@@ -13,6 +13,16 @@ pub(crate) enum FileBytes {
     Mapped(Mmap),
     /// A buffer, for files that arrive by other ways than a path.
     Owned(Vec<u8>),
+    #[cfg_attr(not(feature = "hub"), allow(dead_code))]
+    /// The beginning of a file that lies elsewhere, and ranges of it that were read besides.
+    Remote {
+        /// The first bytes.
+        head: Vec<u8>,
+        /// Other ranges: offset, bytes.
+        ranges: Vec<(u64, Vec<u8>)>,
+        /// Bytes of the whole file.
+        total: u64,
+    },
 }
 
 impl FileBytes {
@@ -32,6 +42,29 @@ impl FileBytes {
         let map = unsafe { Mmap::map(&file) }.map_err(|e| ModelError::io("map", path, e))?;
         Ok(FileBytes::Mapped(map))
     }
+
+    /// Bytes of the whole file, wherever it lies. What this derefs to may be less of it.
+    pub(crate) fn total(&self) -> u64 {
+        match self {
+            FileBytes::Remote { total, .. } => *total,
+            here => here.len() as u64,
+        }
+    }
+
+    /// `len` bytes at an offset; `None` where they are not here.
+    pub(crate) fn at(&self, start: u64, len: u64) -> Option<&[u8]> {
+        fn slice(bytes: &[u8], start: u64, len: u64) -> Option<&[u8]> {
+            let start = usize::try_from(start).ok()?;
+            bytes.get(start..start.checked_add(usize::try_from(len).ok()?)?)
+        }
+        let found = slice(self, start, len);
+        match self {
+            FileBytes::Remote { ranges, .. } if found.is_none() => {
+                ranges.iter().find_map(|(from, bytes)| slice(bytes, start.checked_sub(*from)?, len))
+            }
+            _ => found,
+        }
+    }
 }
 
 impl Deref for FileBytes {
@@ -41,6 +74,7 @@ impl Deref for FileBytes {
         match self {
             FileBytes::Mapped(map) => map,
             FileBytes::Owned(bytes) => bytes,
+            FileBytes::Remote { head, .. } => head,
         }
     }
 }

@@ -13,11 +13,11 @@
 //! # Ok::<(), plimsoll_models::ModelError>(())
 //! ```
 
-mod bytes;
+pub(crate) mod bytes;
 pub mod gguf;
 pub(crate) mod json;
-mod open;
-mod safetensors;
+pub(crate) mod open;
+pub(crate) mod safetensors;
 mod side;
 
 use crate::error::ModelError;
@@ -81,11 +81,11 @@ impl fmt::Display for DType {
 
 /// Where a tensor's data lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+pub(crate) struct Place {
     /// Which of the checkpoint's files.
     file: usize,
     /// Byte offset in that file.
-    start: u64,
+    pub(crate) start: u64,
 }
 
 /// One tensor as the header describes it.
@@ -99,7 +99,7 @@ pub struct TensorInfo {
     pub dtype: DType,
     /// Bytes in the file.
     pub bytes: u64,
-    place: Place,
+    pub(crate) place: Place,
 }
 
 impl TensorInfo {
@@ -114,7 +114,7 @@ impl TensorInfo {
 pub struct Checkpoint {
     source: Source,
     name: String,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     side: SideFiles,
     config: Option<Value>,
     generation_config: Option<Value>,
@@ -125,6 +125,20 @@ pub struct Checkpoint {
     by_name: HashMap<String, usize>,
     listed: Option<Arc<Listed>>,
     stated_bytes: Option<u64>,
+    pub(crate) read: BytesRead,
+}
+
+/// What was read to open a checkpoint: headers, configurations and indices, never weights as such.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BytesRead {
+    /// Bytes of headers and configurations in files that are here.
+    pub local: u64,
+    /// Bytes that came over the network, with what a header's last piece brought of the data behind it.
+    pub network: u64,
+    /// Bytes of what earlier readings kept.
+    pub cache: u64,
+    /// Requests that were sent.
+    pub requests: u64,
 }
 
 /// Names of tensors whose files are not here: an index without its shards.
@@ -139,7 +153,7 @@ impl Checkpoint {
     /// Opens a `.gguf` file, a `.safetensors` file, a `config.json`, or a directory with config.json and
     /// safetensors (one file or an index), exactly one `.gguf`, or config.json alone.
     ///
-    /// A split GGUF is opened by its first part. Where a directory has `model.safetensors` and an index, the single
+    /// A split GGUF is opened by any of its parts. Where a directory has `model.safetensors` and an index, the single
     /// file is taken.
     ///
     /// # Errors
@@ -214,6 +228,7 @@ impl Checkpoint {
             by_name: HashMap::new(),
             listed: None,
             stated_bytes: None,
+            read: BytesRead::default(),
         }
     }
 
@@ -279,21 +294,27 @@ impl Checkpoint {
     /// A tensor's bytes as stored, straight from the memory map. Their address need not be aligned.
     ///
     /// # Errors
-    /// When `tensor` belongs to another checkpoint.
+    /// When `tensor` belongs to another checkpoint; [`ModelError::NotDownloaded`] when only headers were read.
     pub fn data(&self, tensor: &TensorInfo) -> Result<&[u8], ModelError> {
-        let slice = || {
-            let start = usize::try_from(tensor.place.start).ok()?;
-            let len = usize::try_from(tensor.bytes).ok()?;
-            self.files.get(tensor.place.file)?.get(start..start.checked_add(len)?)
-        };
-        slice().ok_or_else(|| {
-            ModelError::corrupt(
-                &self.path,
-                format!("tensor {}", tensor.name),
-                "a tensor of this checkpoint",
-                "another's",
-            )
-        })
+        let file = self.files.get(tensor.place.file);
+        if let Some(bytes) = file.and_then(|file| file.at(tensor.place.start, tensor.bytes)) {
+            return Ok(bytes);
+        }
+        let name = format!("tensor {}", tensor.name);
+        if file.is_some_and(|file| matches!(**file, FileBytes::Remote { .. })) {
+            return Err(ModelError::NotDownloaded { name, path: self.path.clone() });
+        }
+        Err(ModelError::corrupt(&self.path, name, "a tensor of this checkpoint", "another's"))
+    }
+
+    /// Whether the weights can be read, and not only what headers say of them.
+    pub fn has_data(&self) -> bool {
+        self.source != Source::Config && !self.files.iter().any(|f| matches!(**f, FileBytes::Remote { .. }))
+    }
+
+    /// What was read to open it.
+    pub fn bytes_read(&self) -> BytesRead {
+        self.read
     }
 
     /// Whether an index without its shards names the tensor; `None` where there is no such index, or it names

@@ -3,7 +3,7 @@
 use super::bytes::FileBytes;
 use super::json::{self, MAX_CONFIG_BYTES};
 use super::safetensors::{Index, MAX_INDEX_BYTES};
-use super::{Checkpoint, Listed, Source, gguf as gguf_reader, safetensors};
+use super::{Checkpoint, Listed, SideFiles, Source, gguf as gguf_reader, safetensors};
 use crate::error::{ModelError, quoted};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -12,13 +12,46 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const CONFIG: &str = "config.json";
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// More parts than this are a damaged number.
 const MAX_PARTS: u64 = 1000;
 
 pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
+    let mut checkpoint = open_any(path)?;
+    checkpoint.read.local = headers(&checkpoint).saturating_add(configurations(&checkpoint));
+    Ok(checkpoint)
+}
+
+/// Bytes before the data of each file.
+fn headers(checkpoint: &Checkpoint) -> u64 {
+    let mut starts = vec![None; checkpoint.files.len()];
+    for tensor in &checkpoint.tensors {
+        if let Some(start) = starts.get_mut(tensor.place.file) {
+            *start = Some(start.map_or(tensor.place.start, |s: u64| s.min(tensor.place.start)));
+        }
+    }
+    starts.into_iter().flatten().sum()
+}
+
+/// Bytes of the JSON files that were read.
+fn configurations(checkpoint: &Checkpoint) -> u64 {
+    let (path, size) =
+        (checkpoint.path(), |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len()));
+    let SideFiles::Directory(folder) = &checkpoint.side else { return 0 };
+    let named = path.extension() == Some(OsStr::new("json")) && !path.ends_with(CONFIG);
+    let own = if named { size(path) } else { 0 };
+    let beside = [
+        (CONFIG, checkpoint.config.is_some() && (!named || checkpoint.listed.is_some())),
+        (INDEX, !named && checkpoint.stated_bytes.is_some()),
+        ("generation_config.json", checkpoint.generation_config.is_some()),
+        ("hf_quant_config.json", checkpoint.hf_quant_config.is_some()),
+    ];
+    own + beside.into_iter().filter(|(_, read)| *read).map(|(name, _)| size(&folder.join(name))).sum::<u64>()
+}
+
+fn open_any(path: &Path) -> Result<Checkpoint, ModelError> {
     let meta = std::fs::metadata(path).map_err(|e| ModelError::io("open", path, e))?;
     if meta.is_dir() {
         return directory(path);
@@ -178,7 +211,7 @@ fn add_indexed(
     Ok(())
 }
 
-pub(super) fn safetensors_in_memory(
+pub(crate) fn safetensors_in_memory(
     index: Option<&[u8]>,
     files: Vec<(String, Arc<FileBytes>)>,
     config: Option<&[u8]>,
@@ -213,40 +246,42 @@ pub(super) fn safetensors_in_memory(
 }
 
 fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
-    let first = Arc::new(FileBytes::map(path)?);
-    let header = gguf_reader::read(&first, path, 0)?;
-    let mut parts = vec![(path.to_owned(), first)];
-    for other in sibling_parts(path, &header.metadata)? {
-        let bytes = Arc::new(FileBytes::map(&other)?);
-        parts.push((other, bytes));
+    let named = Arc::new(FileBytes::map(path)?);
+    let header = gguf_reader::read(&named, path, 0)?;
+    let mut parts = Vec::new();
+    for part in part_names(&file_name(path), path, &header.metadata)? {
+        let part = path.with_file_name(part);
+        let bytes = if part == path { Arc::clone(&named) } else { Arc::new(FileBytes::map(&part)?) };
+        parts.push((part, bytes));
     }
     gguf(parts)
 }
 
-/// The paths of the parts after the first, `name-00002-of-00003.gguf` and so on.
-fn sibling_parts(path: &Path, metadata: &gguf_reader::Metadata) -> Result<Vec<PathBuf>, ModelError> {
+/// The file names of all parts, `name-00001-of-00003.gguf` and so on, whichever of them `name` is; only `name` itself
+/// where the file is whole.
+pub(crate) fn part_names(
+    name: &str,
+    path: &Path,
+    metadata: &gguf_reader::Metadata,
+) -> Result<Vec<String>, ModelError> {
     let count = metadata.opt_u64("split.count")?.unwrap_or(0);
     if count <= 1 {
-        return Ok(Vec::new());
+        return Ok(vec![name.to_owned()]);
     }
     if count > MAX_PARTS {
         return Err(ModelError::field("split.count", format!("at most {MAX_PARTS}"), count.to_string()));
     }
-    let suffix = format!("-00001-of-{count:05}.gguf");
-    let name = file_name(path);
+    let number = metadata.opt_u64("split.no")?.unwrap_or(0).saturating_add(1);
+    let suffix = format!("-{number:05}-of-{count:05}.gguf");
     let Some(base) = name.strip_suffix(&suffix) else {
-        return Err(ModelError::corrupt(
-            path,
-            "file name",
-            format!("the first part, named *{suffix}"),
-            quoted(&name),
-        ));
+        let expected = format!("part {number}, named *{suffix}");
+        return Err(ModelError::corrupt(path, "file name", expected, quoted(name)));
     };
-    Ok((2..=count).map(|n| path.with_file_name(format!("{base}-{n:05}-of-{count:05}.gguf"))).collect())
+    Ok((1..=count).map(|n| format!("{base}-{n:05}-of-{count:05}.gguf")).collect())
 }
 
 /// A checkpoint of the parts of one GGUF, in order; metadata is the first part's.
-pub(super) fn gguf(parts: Vec<(PathBuf, Arc<FileBytes>)>) -> Result<Checkpoint, ModelError> {
+pub(crate) fn gguf(parts: Vec<(PathBuf, Arc<FileBytes>)>) -> Result<Checkpoint, ModelError> {
     let expected = parts.len() as u64;
     let mut checkpoint: Option<Checkpoint> = None;
     for (number, (path, bytes)) in parts.into_iter().enumerate() {
@@ -323,7 +358,7 @@ fn list_ggufs(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
 }
 
 /// 2 for `name-00002-of-00003.gguf`.
-fn part_number(path: &Path) -> Option<u64> {
+pub(crate) fn part_number(path: &Path) -> Option<u64> {
     let stem = stem(path);
     let (base, count) = stem.rsplit_once("-of-")?;
     let (_, number) = base.rsplit_once('-')?;

@@ -15,22 +15,22 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 /// Bytes of the header's own length field.
-const LENGTH_FIELD: u64 = 8;
+pub(crate) const LENGTH_FIELD: u64 = 8;
 /// The format's own limit.
-const MAX_HEADER: u64 = 100_000_000;
+pub(crate) const MAX_HEADER: u64 = 100_000_000;
 /// Indices of the largest published checkpoints stay under 20 MB.
-pub(super) const MAX_INDEX_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 /// Reads the header of the file with index `file` in its checkpoint; tensors come in the order of their data.
 pub(super) fn read(bytes: &FileBytes, path: &Path, file: usize) -> Result<Vec<TensorInfo>, ModelError> {
     let corrupt =
         |place: &str, expected: String, got: String| ModelError::corrupt(path, place, expected, got);
-    let total = bytes.len() as u64;
+    let total = bytes.total();
     let Some(field) = bytes.first_chunk::<8>() else {
         return Err(corrupt("header length", "8 bytes".into(), format!("a file of {total} bytes")));
     };
     let length = u64::from_le_bytes(*field);
-    let most = MAX_HEADER.min(total - LENGTH_FIELD);
+    let most = MAX_HEADER.min(total.saturating_sub(LENGTH_FIELD));
     if length > most {
         return Err(corrupt("header length", format!("at most {most} bytes"), length.to_string()));
     }
@@ -69,7 +69,7 @@ fn dtype(dtype: Dtype) -> DType {
 
 /// `model.safetensors.index.json`: which file has which tensor.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     /// File name → the tensors it must have, both sorted.
     pub files: BTreeMap<String, Vec<String>>,
     /// Bytes of all tensors, as `metadata.total_size` states them.
@@ -78,7 +78,7 @@ pub(super) struct Index {
 
 impl Index {
     /// Parses an index. File names must be plain names: an index cannot reach outside its directory.
-    pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<Self, ModelError> {
+    pub(crate) fn parse(bytes: &[u8], path: &Path) -> Result<Self, ModelError> {
         #[derive(Deserialize)]
         struct File {
             weight_map: UniqueMap<String>,

@@ -1,12 +1,14 @@
 //! A reading position in untrusted bytes: no length is believed before it is compared with what is left.
 
+use crate::checkpoint::bytes::FileBytes;
 use crate::error::ModelError;
 use std::ops::Range;
 use std::path::Path;
 
 /// Reads little-endian values from a file's bytes, one after another.
 pub(super) struct Cursor<'a> {
-    bytes: &'a [u8],
+    /// The file, or the beginning of one that lies elsewhere.
+    bytes: &'a FileBytes,
     pos: usize,
     path: &'a Path,
     /// What is being read, for messages: "header", `key "general.name"`, `tensor "output.weight"`.
@@ -14,7 +16,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(bytes: &'a [u8], path: &'a Path) -> Self {
+    pub(super) fn new(bytes: &'a FileBytes, path: &'a Path) -> Self {
         Cursor { bytes, pos: 0, path, subject: "header".to_owned() }
     }
 
@@ -23,8 +25,9 @@ impl<'a> Cursor<'a> {
         self.pos
     }
 
-    pub(super) fn left(&self) -> usize {
-        self.bytes.len() - self.pos
+    /// Bytes to the end of the file.
+    pub(super) fn left(&self) -> u64 {
+        self.bytes.total().saturating_sub(self.pos as u64)
     }
 
     /// An error at the current position.
@@ -34,16 +37,19 @@ impl<'a> Cursor<'a> {
 
     /// Skips `n` bytes and returns where they are.
     pub(super) fn skip(&mut self, n: u64, what: &str) -> Result<Range<usize>, ModelError> {
-        match usize::try_from(n) {
-            Ok(n) if n <= self.left() => {
-                let start = self.pos;
-                self.pos += n;
-                Ok(start..self.pos)
+        if n > self.left() {
+            let got = format!("{} bytes to the end of the file", self.left());
+            return Err(self.error(format!("{n} bytes of {what}"), got));
+        }
+        let start = self.pos;
+        let end = usize::try_from(n).ok().and_then(|n| start.checked_add(n));
+        match end {
+            Some(end) if end <= self.bytes.len() => {
+                self.pos = end;
+                Ok(start..end)
             }
-            _ => Err(self.error(
-                format!("{n} bytes of {what}"),
-                format!("{} bytes to the end of the file", self.left()),
-            )),
+            // Of a file elsewhere, more must be read first.
+            _ => Err(ModelError::NotDownloaded { name: self.subject.clone(), path: self.path.to_owned() }),
         }
     }
 

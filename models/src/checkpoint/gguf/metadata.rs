@@ -110,7 +110,7 @@ impl Raw {
                     None => {
                         // Each element has at least its own length field, so a believable count ends soon.
                         let least: u64 = if element == ValueType::Str { 8 } else { 12 };
-                        if len > cursor.left() as u64 / least {
+                        if len > cursor.left() / least {
                             return Err(cursor.error(
                                 format!("an array of {len} {element}s"),
                                 format!("{} bytes to the end of the file", cursor.left()),

@@ -33,13 +33,13 @@ const MAX_TENSORS: u64 = 1 << 20;
 
 /// What the header of one GGUF file says.
 #[derive(Debug)]
-pub(super) struct Header {
+pub(crate) struct Header {
     pub metadata: Metadata,
     pub tensors: Vec<TensorInfo>,
 }
 
 /// Reads the header of the file with index `file` in its checkpoint.
-pub(super) fn read(bytes: &Arc<FileBytes>, path: &Path, file: usize) -> Result<Header, ModelError> {
+pub(crate) fn read(bytes: &Arc<FileBytes>, path: &Path, file: usize) -> Result<Header, ModelError> {
     let mut cursor = Cursor::new(bytes, path);
     let (tensor_count, key_count) = read_counts(&mut cursor)?;
 
@@ -62,7 +62,7 @@ pub(super) fn read(bytes: &Arc<FileBytes>, path: &Path, file: usize) -> Result<H
 
     let header_end = cursor.pos() as u64;
     let data_start = header_end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
-    place_tensors(&mut tensors, data_start, bytes.len() as u64, path)?;
+    place_tensors(&mut tensors, data_start, bytes.total(), path)?;
     Ok(Header { metadata, tensors })
 }
 
@@ -84,7 +84,7 @@ fn read_counts(cursor: &mut Cursor<'_>) -> Result<(u64, u64), ModelError> {
     let tensors = cursor.u64("the tensor count")?;
     let keys = cursor.u64("the metadata count")?;
     // A key has at least a length, a type and a byte; a tensor a length, dimensions, type and offset.
-    let left = cursor.left() as u64;
+    let left = cursor.left();
     if keys > MAX_KEYS || keys > left / 13 {
         return Err(
             cursor.error(format!("at most {} metadata keys", MAX_KEYS.min(left / 13)), format!("{keys}"))

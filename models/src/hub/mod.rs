@@ -1,0 +1,49 @@
+//! Checkpoints on the hub, read as far as a price needs: configurations, indices and headers, by range requests.
+//!
+//! What a commit holds never changes, so what was read is kept by commit and read again from there; only the commit
+//! behind a branch or a tag is asked for each time. Weights are not read: [`Checkpoint::data`] answers
+//! [`ModelError::NotDownloaded`].
+//!
+//! ```no_run
+//! use plimsoll_models::hub::{self, HubOptions};
+//! let name = "hf:Qwen/Qwen3-8B".parse()?;
+//! let checkpoint = hub::open(&name, &HubOptions::from_environment()?)?;
+//! println!("{:?}", checkpoint.bytes_read());
+//! # Ok::<(), plimsoll_models::ModelError>(())
+//! ```
+
+mod cache;
+mod client;
+mod name;
+mod options;
+mod repository;
+
+pub use crate::error::HubReason;
+pub use name::{HubName, PREFIX};
+pub use options::HubOptions;
+
+use crate::Checkpoint;
+use crate::error::ModelError;
+
+/// Opens a checkpoint on the hub by its configuration and headers.
+///
+/// # Errors
+/// [`ModelError::Hub`] for what the network, the server or the name is at fault for; otherwise as
+/// [`Checkpoint::open`].
+pub fn open(name: &HubName, options: &HubOptions) -> Result<Checkpoint, ModelError> {
+    match repository::open(name, options, false) {
+        // A cache can be damaged: what it made of the files is not believed before they were read anew.
+        Err(Opening { error, from_cache: true }) if error.is_bad_input() && !options.offline => {
+            tracing::warn!(%error, "read anew, without the cache");
+            repository::open(name, options, true)
+        }
+        opened => opened,
+    }
+    .map_err(|opening| opening.error)
+}
+
+/// Why a checkpoint was not opened, and whether part of it came from the cache.
+struct Opening {
+    error: ModelError,
+    from_cache: bool,
+}
