@@ -12,8 +12,12 @@ use std::time::{Duration, Instant};
 /// Flags of a small probe of the tiny random model.
 fn flags(more: &[&str]) -> Vec<String> {
     let model = golden();
-    let start = ["probe", &model, "--chunk", "32", "--step", "64", "--json"];
-    [&start[..], more].concat().into_iter().map(String::from).collect()
+    let step = if more.contains(&"--step") { &[][..] } else { &["--step", "64"] };
+    [&["probe", &model, "--chunk", "32", "--json"], step, more]
+        .concat()
+        .into_iter()
+        .map(String::from)
+        .collect()
 }
 
 fn probe(more: &[&str]) -> Output {
@@ -115,7 +119,7 @@ fn a_limit_of_the_system_is_a_result() {
     // Slots make a step large at once; the first fits with the driver's own needs, and a later one cannot.
     let program = env!("CARGO_BIN_EXE_plimsoll");
     let model = golden();
-    let kilobytes = 6_000_000;
+    let kilobytes = 6_000_000_u64;
     let probe = |pause: &str| {
         let command = format!(
             "ulimit -v {kilobytes}; exec {program} probe {model} --chunk 32 --json --pause {pause} --slots 4 \

@@ -21,7 +21,7 @@ use parent::Watch;
 use plimsoll::estimator::cli::estimate::warnings;
 use plimsoll::runtime::adapters::AdapterKind;
 use plimsoll::runtime::host::{self, HostMemory};
-use plimsoll::{Device, Error, Geometry, Opened, Plan, Profile};
+use plimsoll::{Device, Geometry, Opened, Plan, Profile};
 use record::{Anchor, Ended, Event, Log, Step};
 use report::Run;
 use serde_json::{Value, json};

@@ -134,7 +134,7 @@ pub fn line(step: &Step) -> String {
     };
     format!(
         "context {}: planned {}, allocated {}, reserved {}, process {}, {} in {:.2} s, {:.0} and {:.1} tokens/s, \
-         {} tokens right within {:.4} of {}{past}{swap}",
+         {} tokens right within {:.1e} of {:.2}{past}{swap}",
         grouped(step.context.into()),
         grouped(step.planned),
         grouped(step.allocated),
