@@ -17,7 +17,7 @@ use crate::verdict::{Overhead, Suggestion, Verdict, admit_within};
 use crate::weights::{self, Parts};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
 use plimsoll_models::Model;
-use plimsoll_models::checkpoint::Checkpoint;
+use plimsoll_models::checkpoint::{BytesRead, Checkpoint};
 use plimsoll_models::graph::Op;
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,9 @@ pub struct ModelPart {
     /// Bytes of the tensors of a file with the weights that are priced: the checkpoint's, or those of another scheme.
     #[serde(default)]
     pub stored_bytes: u64,
+    /// What was read to open the checkpoint: no weights.
+    #[serde(default)]
+    pub read: BytesRead,
     pub layers: Layers,
     pub context_max: u32,
     pub vocab: u32,

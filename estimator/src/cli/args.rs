@@ -4,6 +4,7 @@ use super::{Failure, bytes};
 use crate::geometry::{Geometry, KvPair, KvStore, Priced};
 use clap::Args;
 use plimsoll_kernels::{KvFormat, Limits};
+use plimsoll_models::hub::{self, HubOptions};
 use plimsoll_models::{Checkpoint, Model, ModelError, Registry};
 use std::path::Path;
 
@@ -21,25 +22,20 @@ pub struct Output {
     pub verbose: u8,
 }
 
-/// Checks that a model's name is a path.
-///
-/// # Errors
-/// [`Failure::Usage`] when it is a name of a hub's.
-pub fn local(path: &Path) -> Result<(), Failure> {
-    if path.to_str().is_some_and(|text| text.starts_with("hf:")) {
-        let text = "hf: models cannot be fetched yet: download the files and name their path";
-        return Err(Failure::Usage(text.into()));
-    }
-    Ok(())
+/// The name of a checkpoint on the hub, where it is one and no path.
+pub fn on_hub(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| text.starts_with(hub::PREFIX))
 }
 
-/// Opens a checkpoint by its path.
+/// Opens a checkpoint by its path, or one on the hub by its headers, as the environment says.
 ///
 /// # Errors
-/// As [`local`] and [`Checkpoint::open`].
+/// As [`Checkpoint::open`], [`hub::open`] and [`HubOptions::from_environment`].
 pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
-    local(path)?;
-    Ok(Checkpoint::open(path)?)
+    match on_hub(path) {
+        Some(name) => Ok(hub::open(&name.parse()?, &HubOptions::from_environment()?)?),
+        None => Ok(Checkpoint::open(path)?),
+    }
 }
 
 /// Builds the model of a checkpoint that was named by `path`.

@@ -1,6 +1,6 @@
 //! The verb `estimate`: prices a model, judges the price, looks around it.
 
-use super::args::{GeometryArgs, LimitArgs, Output, build, kv, open, with_kv};
+use super::args::{GeometryArgs, LimitArgs, Output, build, kv, on_hub, open, with_kv};
 use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
 use crate::budget::Reading;
@@ -117,9 +117,10 @@ fn others(args: &Args, model: &Model, geometry: &Geometry, profile: &Profile) ->
     }
     for text in &args.replaces {
         let path = Path::new(text);
+        let there = on_hub(path).is_some() || path.exists();
         let replaced = match bytes::parse(text) {
-            Ok(bytes) if !path.exists() => Replaced { name: "what is replaced".into(), bytes },
-            Err(why) if !path.exists() => {
+            Ok(bytes) if !there => Replaced { name: "what is replaced".into(), bytes },
+            Err(why) if !there => {
                 return Err(Failure::Usage(format!("--replaces {text:?}: no such file, and {why}")));
             }
             _ => {

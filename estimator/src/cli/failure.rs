@@ -3,6 +3,7 @@
 use super::output;
 use crate::error::PlanError;
 use plimsoll_models::ModelError;
+use plimsoll_models::error::HubReason;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -115,6 +116,8 @@ pub fn model_code(error: &ModelError) -> u8 {
     match error {
         ModelError::UnknownArchitecture { .. } | ModelError::Unsupported { .. } => 4,
         ModelError::Field { got, .. } if got == "nothing" => 4,
+        // The name, or what was asked of a name that has no weights here.
+        ModelError::Hub { reason: HubReason::Name, .. } | ModelError::NotDownloaded { .. } => 2,
         _ => 5,
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! A row that cannot be read does not stop the others: its cells say why they cannot be priced.
 
-use super::args::{build, open, with_kv};
+use super::args::{build, on_hub, open, with_kv};
 use super::{Failure, bytes, output, show};
 use crate::budget::{Budget, Reading};
 use crate::devices::DeviceTable;
@@ -145,7 +145,7 @@ fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
 }
 
 fn model(row: &ModelRow, folder: &Path) -> Result<Model, String> {
-    let path = folder.join(&row.path);
+    let path = if on_hub(&row.path).is_some() { row.path.clone() } else { folder.join(&row.path) };
     let checkpoint = open(&path).map_err(|e| e.to_string())?;
     let model = build(&checkpoint, Some(&path)).map_err(|e| e.to_string())?;
     match &row.weights {

@@ -5,6 +5,7 @@ use crate::devices::{Basis, DeviceTable};
 use crate::report::Report;
 use crate::verdict::Suggestion;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use plimsoll_models::checkpoint::BytesRead;
 use std::fmt::Write;
 
 /// A rule above, below and under the header.
@@ -33,6 +34,16 @@ pub fn budget_line(budget: Option<(u64, &str)>) -> String {
     }
 }
 
+/// What was read of a checkpoint to price it.
+fn read_line(read: &BytesRead) -> String {
+    let bytes = read.local.saturating_add(read.network).saturating_add(read.cache);
+    let far = |requests| {
+        format!(": {} in {requests} requests, {} kept", grouped(read.network), grouped(read.cache))
+    };
+    let far = if read.network > 0 || read.cache > 0 { far(read.requests) } else { String::new() };
+    format!("{} bytes of configurations and headers{far}", grouped(bytes))
+}
+
 /// The estimate. `on_adapter`: the limits are a device's.
 pub fn report(report: &Report, on_adapter: bool) -> String {
     let mut text = String::new();
@@ -46,6 +57,7 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         grouped(model.parameters),
         grouped(model.checkpoint_bytes)
     );
+    let _ = writeln!(text, "read      {}", read_line(&model.read));
     let layers = &model.layers;
     let _ = writeln!(
         text,

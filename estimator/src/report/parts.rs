@@ -22,6 +22,7 @@ impl ModelPart {
             checkpoint_bytes: parts.total(),
             stored_bytes: model.extras.recast.as_ref().map_or(parts.total(), |r| Parts::of(r.stored).total()),
             checkpoint_bytes_by_part: parts,
+            read: checkpoint.bytes_read(),
             layers: Layers {
                 attention_full: facts.attention_full,
                 attention_sliding: facts.attention_sliding,

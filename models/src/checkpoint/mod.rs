@@ -23,6 +23,7 @@ mod side;
 use crate::error::ModelError;
 use bytes::FileBytes;
 use plimsoll_kernels::Format;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 pub(crate) use side::SideFiles;
 use std::collections::{HashMap, HashSet};
@@ -119,6 +120,7 @@ pub struct Checkpoint {
     config: Option<Value>,
     generation_config: Option<Value>,
     hf_quant_config: Option<Value>,
+    preprocessor_config: Option<Value>,
     metadata: Option<gguf::Metadata>,
     files: Vec<Arc<FileBytes>>,
     tensors: Vec<TensorInfo>,
@@ -129,7 +131,7 @@ pub struct Checkpoint {
 }
 
 /// What was read to open a checkpoint: headers, configurations and indices, never weights as such.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BytesRead {
     /// Bytes of headers and configurations in files that are here.
     pub local: u64,
@@ -222,6 +224,7 @@ impl Checkpoint {
             config,
             generation_config: None,
             hf_quant_config: None,
+            preprocessor_config: None,
             metadata: None,
             files: Vec::new(),
             tensors: Vec::new(),
@@ -265,6 +268,11 @@ impl Checkpoint {
     /// hf_quant_config.json, in which NVIDIA's tools describe packed weights beside config.json, where there is one.
     pub fn hf_quant_config(&self) -> Option<&Value> {
         self.hf_quant_config.as_ref()
+    }
+
+    /// preprocessor_config.json, which says how images are scaled before a tower reads them, where there is one.
+    pub fn preprocessor_config(&self) -> Option<&Value> {
+        self.preprocessor_config.as_ref()
     }
 
     /// GGUF metadata.

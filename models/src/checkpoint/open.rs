@@ -47,6 +47,7 @@ fn configurations(checkpoint: &Checkpoint) -> u64 {
         (INDEX, !named && checkpoint.stated_bytes.is_some()),
         ("generation_config.json", checkpoint.generation_config.is_some()),
         ("hf_quant_config.json", checkpoint.hf_quant_config.is_some()),
+        ("preprocessor_config.json", checkpoint.preprocessor_config.is_some()),
     ];
     own + beside.into_iter().filter(|(_, read)| *read).map(|(name, _)| size(&folder.join(name))).sum::<u64>()
 }
@@ -389,6 +390,8 @@ pub(super) fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelErr
         || path.ends_with(CONFIG)
     {
         checkpoint.hf_quant_config = checkpoint.side.json("hf_quant_config.json", MAX_CONFIG_BYTES)?;
+        checkpoint.preprocessor_config =
+            checkpoint.side.json("preprocessor_config.json", MAX_CONFIG_BYTES)?;
     }
     Ok(())
 }

@@ -4,10 +4,10 @@
 //! Towers by the `model_type` of their own configuration; the names are those of the published checkpoints without the
 //! prefixes that wrappers add.
 
-use super::fields::{Fields, float, size};
+use super::fields::{Fields, float, shown, size};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
-use crate::model::{Beside, Grid, Model, Part, State, Tower};
+use crate::model::{Beside, Grid, Matrix, Model, Part, State, Tower, Vector};
 use plimsoll_kernels::Format;
 use serde_json::Value;
 
@@ -26,11 +26,12 @@ pub(super) fn fill(checkpoint: &Checkpoint, model: &mut Model) -> Result<(), Mod
     let format = super::weights::configured_dtype(checkpoint)?;
     if let Some(vision) = fields.outer("vision_config").filter(|v| v.is_object()) {
         let mut parts = Parts { vision, format, tensors: Vec::new() };
-        model.extras.vision = parts.tower(&fields, model.hidden)?;
+        model.extras.vision = parts.tower(checkpoint, &fields, model.hidden)?;
         model.extras.tensors.append(&mut parts.tensors);
     }
-    if model.extras.draft.is_empty() && fields.get("mtp_num_hidden_layers").is_some() {
-        qwen_drafts(&fields, format, model)?;
+    let qwen = model.architecture.starts_with("qwen3_next") || model.architecture.starts_with("qwen3_5");
+    if model.extras.draft.is_empty() && qwen {
+        qwen_drafts(checkpoint, &fields, format, model);
     }
     Ok(())
 }
@@ -88,15 +89,32 @@ impl Parts<'_> {
         self.add(&format!("{name}.bias"), count, 1, width);
     }
 
-    fn tower(&mut self, fields: &Fields<'_>, text: u32) -> Result<Option<Tower>, ModelError> {
+    fn tower(
+        &mut self,
+        checkpoint: &Checkpoint,
+        fields: &Fields<'_>,
+        text: u32,
+    ) -> Result<Option<Tower>, ModelError> {
         let stated = self.vision.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
         let outer = fields.outer("model_type").and_then(Value::as_str).unwrap_or_default();
         let text = u64::from(text);
         match (stated.as_str(), outer) {
             ("siglip_vision_model", _) | ("", "gemma3") => self.siglip(fields, text).map(Some),
             ("gemma4_vision", _) => self.gemma4(fields, text).map(Some),
-            ("qwen3_vl" | "qwen3_5" | "qwen3_vl_moe" | "qwen3_5_moe", _)
-            | ("", "qwen3_vl" | "qwen3_5" | "qwen3_vl_moe" | "qwen3_5_moe") => self.qwen().map(Some),
+            (
+                "qwen3_vl"
+                | "qwen3_5"
+                | "qwen3_vl_moe"
+                | "qwen3_vl_moe_vision"
+                | "qwen3_vl_vision"
+                | "qwen3_5_moe"
+                | "qwen3_5_vision"
+                | "qwen3_5_moe_vision",
+                _,
+            )
+            | ("", "qwen3_vl" | "qwen3_5" | "qwen3_vl_moe" | "qwen3_5_moe") => {
+                self.qwen(pixel_bounds(checkpoint)?).map(Some)
+            }
             ("pixtral", _) => self.pixtral(fields, text).map(Some),
             ("llama4_vision_model", _) | ("", "llama4") => self.llama4(text).map(Some),
             // Another tower: its bytes are in no sum, and the model says that there is one.
@@ -179,7 +197,7 @@ impl Parts<'_> {
     }
 
     /// The tower of Qwen3-VL and Qwen3.5.
-    fn qwen(&mut self) -> Result<Tower, ModelError> {
+    fn qwen(&mut self, [min_pixels, max_pixels]: [u64; 2]) -> Result<Tower, ModelError> {
         let (hidden, ffn) = (self.size("hidden_size", None)?, self.size("intermediate_size", None)?);
         let (layers, patch) = (self.layers("depth", None)?, self.size("patch_size", None)?);
         let (merge, frames) =
@@ -217,8 +235,7 @@ impl Parts<'_> {
             self.layer_norm("deepstack_merger_list.*.norm", deep, merged);
         }
         let heads = self.size("num_heads", Some(16))?;
-        // The published preprocessors' bounds: 65,536 to 16,777,216 pixels.
-        let grid = Grid::Native { merge, min_pixels: 1 << 16, max_pixels: 1 << 24 };
+        let grid = Grid::Native { merge, min_pixels, max_pixels };
         Ok(Tower { hidden, ffn, heads, layers, patch, grid })
     }
 
@@ -290,14 +307,53 @@ impl Parts<'_> {
     }
 }
 
+/// The fewest and the most pixels that an image of Qwen's is scaled to: preprocessor_config.json's, under either of two
+/// spellings, or those of the published ones, 65,536 to 16,777,216.
+fn pixel_bounds(checkpoint: &Checkpoint) -> Result<[u64; 2], ModelError> {
+    let mut bounds = [1 << 16, 1 << 24];
+    let Some(file) = checkpoint.preprocessor_config() else { return Ok(bounds) };
+    for (bound, (pixels, edge)) in
+        bounds.iter_mut().zip([("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")])
+    {
+        let size = file.get("size").and_then(|size| size.get(edge)).filter(|v| !v.is_null());
+        let Some(value) = file.get(pixels).filter(|v| !v.is_null()).or(size) else { continue };
+        *bound = value.as_u64().filter(|n| (1..=1 << 40).contains(n)).ok_or_else(|| {
+            ModelError::field(format!("preprocessor_config.json's {pixels}"), "1 to 2^40", shown(value))
+        })?;
+    }
+    let [min, max] = bounds;
+    if min > max {
+        let (key, expected) = ("preprocessor_config.json's min_pixels", format!("at most {max}"));
+        return Err(ModelError::field(key, expected, min.to_string()));
+    }
+    Ok(bounds)
+}
+
+/// Tables of weights as parts of layers that draft.
+pub(super) fn drafted(matrices: &[Matrix], vectors: &[Vector]) -> Vec<Beside> {
+    let beside = |name: &str, rows: u64, cols: u64, format| Beside {
+        name: name.to_owned(),
+        part: Part::Draft,
+        count: 1,
+        rows,
+        cols,
+        format,
+    };
+    let matrices = matrices.iter().map(|m| beside(m.source.name(), m.rows.into(), m.cols.into(), m.format));
+    matrices.chain(vectors.iter().map(|v| beside(&v.tensor, 1, v.len.into(), v.format))).collect()
+}
+
 /// The layers of Qwen3-Next and Qwen3.5 that draft: a projection, three norms, and a layer of full attention like the
 /// model's own; they share the embedding and the head.
-fn qwen_drafts(fields: &Fields<'_>, format: Format, model: &mut Model) -> Result<(), ModelError> {
-    let count = fields.get("mtp_num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
+fn qwen_drafts(checkpoint: &Checkpoint, fields: &Fields<'_>, format: Format, model: &mut Model) {
+    let stated = fields.any(&["mtp_num_hidden_layers", "num_nextn_predict_layers"]);
+    // Qwen3-Next's configurations do not say that there is one.
+    let there = || checkpoint.tensors().any(|tensor| tensor.name.starts_with("mtp.layers.0."));
+    let count = stated.map_or_else(|| u64::from(there()), |value| value.as_u64().unwrap_or(0));
     let full = model.states.iter().find(|s| matches!(s, State::KvFull { .. })).copied();
     let (Some(state), Some(count)) = (full, u32::try_from(count).ok().filter(|n| (1..=64).contains(n)))
     else {
-        return Ok(());
+        return;
     };
     // Whatever the last layer of full attention has, the drafting layer has, and a projection and norms beside.
     let layer = model.states.iter().rposition(|s| matches!(s, State::KvFull { .. })).unwrap_or(0);
@@ -324,5 +380,4 @@ fn qwen_drafts(fields: &Fields<'_>, format: Format, model: &mut Model) -> Result
     }
     model.extras.tensors.append(&mut tensors);
     model.extras.draft = vec![state; count as usize];
-    Ok(())
 }

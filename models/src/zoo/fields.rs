@@ -23,6 +23,11 @@ impl<'a> Fields<'a> {
         Ok(Self { root, text: root.get("text_config").filter(|v| v.is_object()) })
     }
 
+    /// The fields of an object.
+    pub(super) fn over(root: &'a Value) -> Self {
+        Self { root, text: None }
+    }
+
     /// Whether the text fields are nested, as multimodal configurations have them.
     pub fn is_nested(&self) -> bool {
         self.text.is_some()

@@ -62,7 +62,9 @@ pub use gpt_oss::GptOss;
 pub use llama::Llama;
 pub use mamba2::Mamba2;
 pub use nemotron_h::NemotronH;
-pub use priced::{Afmoe, DeepSeek, GraniteHybrid, Lfm2, Llama4, Mistral, Phi3, Qwen2, Qwen3Vl};
+pub use priced::{
+    Afmoe, DeepSeek, GraniteHybrid, Lfm2, Llama4, Mistral, Mistral4, Phi3, Qwen2, Qwen3Vl, Qwen3VlMoe,
+};
 pub use qwen_moe::{Qwen3Moe, Qwen3Next, Qwen35, Qwen35Moe};
 pub use qwen3::Qwen3;
 
@@ -123,8 +125,10 @@ impl Registry {
                 // Priced, not run.
                 Box::new(DeepSeek),
                 Box::new(Mistral),
+                Box::new(Mistral4),
                 Box::new(Qwen2),
                 Box::new(Qwen3Vl),
+                Box::new(Qwen3VlMoe),
                 Box::new(Phi3),
                 Box::new(Llama4),
                 Box::new(GraniteHybrid),

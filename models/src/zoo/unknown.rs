@@ -68,7 +68,7 @@ const HARMLESS: [&str; 29] = [
 ];
 
 /// Keys that some family here reads, in every spelling.
-const READ: [&str; 45] = [
+const READ: [&str; 47] = [
     "kv_lora_rank",
     "q_lora_rank",
     "sliding_window",
@@ -82,6 +82,8 @@ const READ: [&str; 45] = [
     "num_nextn_predict_layers",
     "mtp_hybrid_override_pattern",
     "mtp_layers_block_type",
+    "block_configs",
+    "mtp_block_configs",
     "moe_latent_size",
     "n_routed_experts",
     "n_shared_experts",

@@ -3,34 +3,42 @@
 use crate::failure::Failure;
 use clap::Args;
 pub use plimsoll::estimator::cli::args::{GeometryArgs, LimitArgs, Output};
-use plimsoll::estimator::cli::args::{build, local, open};
+use plimsoll::estimator::cli::args::{build, on_hub, open};
 use plimsoll::estimator::cli::{bytes, output};
 pub use plimsoll::reading;
 use plimsoll::runtime::Refused;
 use plimsoll::{AdapterChoice, Checkpoint, DEMO, DeviceOptions, Opened, SamplerOptions};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Which model.
 #[derive(Debug, Args)]
 pub struct ModelArg {
-    /// A .gguf or .safetensors file, a directory with config.json, or a bare config.json (estimates only) [default:
-    /// the bundled demo model, plimsoll-demo]
+    /// A .gguf or .safetensors file, a directory with config.json, a bare config.json or hf:owner/name[:file][@revision]
+    /// (estimates only) [default: the bundled demo model, plimsoll-demo]
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 }
 
 impl ModelArg {
-    /// The path; `None` is the bundled model. A name that is no path is an error of the usage.
-    pub fn path(&self) -> Result<Option<&PathBuf>, Failure> {
-        if let Some(path) = &self.model {
-            local(path)?;
+    /// The path, or the name on the hub; `None` is the bundled model.
+    pub fn path(&self) -> Option<&Path> {
+        self.model.as_deref()
+    }
+
+    /// Checks that the weights can be here: of a model on the hub headers are read, which is enough for a price.
+    pub fn expect_weights(&self) -> Result<(), Failure> {
+        match self.path().and_then(on_hub) {
+            Some(name) => Err(Failure::usage(format!(
+                "{name}: only headers of models on the hub are read, to estimate and to inspect: download its files and \
+                 name their path"
+            ))),
+            None => Ok(()),
         }
-        Ok(self.model.as_ref())
     }
 
     /// The checkpoint. Whoever named none is told which it is.
     pub fn checkpoint(&self) -> Result<Checkpoint, Failure> {
-        match self.path()? {
+        match self.path() {
             Some(path) => Ok(open(path)?),
             None => {
                 output::note(format_args!("plimsoll: no MODEL is named: {DEMO}, the bundled one"));
@@ -39,8 +47,9 @@ impl ModelArg {
         }
     }
 
-    /// The opened checkpoint.
+    /// The opened checkpoint, to be run.
     pub fn open(&self) -> Result<Opened, Failure> {
+        self.expect_weights()?;
         let checkpoint = self.checkpoint()?;
         let model = build(&checkpoint, self.model.as_deref())?;
         Ok(Opened::of(checkpoint, model))

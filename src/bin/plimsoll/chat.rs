@@ -69,7 +69,7 @@ struct Conversation {
 
 /// Talks until the input ends, or `/quit`.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    args.model.path()?;
+    args.model.expect_weights()?;
     let options = args.sampling.options()?.for_chat();
     let opened = args.model.open()?;
     let template = opened.template()?;

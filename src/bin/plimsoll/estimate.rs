@@ -36,5 +36,5 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         None => None,
     };
-    Ok(estimate::run(&args.estimate, &checkpoint, args.model.path()?.map(|p| p.as_path()), machine)?)
+    Ok(estimate::run(&args.estimate, &checkpoint, args.model.path(), machine)?)
 }

@@ -142,7 +142,7 @@ fn documents<'t>(text: &'t str, separator: &str) -> Vec<&'t str> {
 
 /// Scores the file.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    args.model.path()?;
+    args.model.expect_weights()?;
     let (file, rule) = args.rule();
     if let Rule::Windows { window } = rule {
         if window_from(window as usize) >= window as usize {

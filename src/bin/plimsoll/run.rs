@@ -71,7 +71,7 @@ fn question(
 
 /// Continues the prompt.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    args.model.path()?;
+    args.model.expect_weights()?;
     let options = args.sampling.options()?;
     let opened = args.model.open()?;
     let (prompt, ids, options) = question(args, &opened, options)?;

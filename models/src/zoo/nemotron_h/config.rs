@@ -1,9 +1,10 @@
 //! Sizes of a nemotron_h model and how checkpoints spell them.
 
+use super::blocks::Blocks;
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::{ModelError, quoted};
 use crate::graph::Groups;
-use crate::zoo::dense::{epsilon, gguf_per_layer, gguf_size, gguf_vocab, metadata, missing};
+use crate::zoo::dense::missing;
 use crate::zoo::fields::{Fields, Range, size};
 use crate::zoo::llama::SILU;
 use crate::zoo::mamba::{Mixer, dt_limit, switch};
@@ -50,42 +51,56 @@ pub(super) struct Config {
     pub mlp_bias: Option<bool>,
     /// Layers after the model's own that predict further tokens.
     pub extra_layers: u32,
+    /// What each of those is made of, where the configuration says so.
+    pub draft: Vec<Kind>,
     /// What the checkpoint wants the recurrent state kept in.
     pub state_dtype: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Letter {
+pub(super) enum Letter {
     Mamba,
     Attention,
     Mlp,
     Moe,
 }
 
+impl Letter {
+    /// What `key` calls a kind of layer.
+    pub(super) fn of(key: &str, name: &str) -> Result<Self, ModelError> {
+        match name {
+            "M" | "mamba" | "mamba2" | "linear_attention" => Ok(Self::Mamba),
+            "*" | "attention" | "full_attention" => Ok(Self::Attention),
+            "-" | "mlp" => Ok(Self::Mlp),
+            "E" | "moe" => Ok(Self::Moe),
+            other => Err(ModelError::field(
+                key,
+                "M, *, - and E, or mamba, attention, mlp and moe (linear_attention, full_attention)",
+                quoted(other),
+            )),
+        }
+    }
+}
+
+/// The layers that a key lists, be it as one text of letters or as names.
+fn listed(fields: &Fields<'_>, key: &str) -> Result<Option<Vec<Letter>>, ModelError> {
+    let Some(value) = fields.get(key) else { return Ok(None) };
+    let names: Vec<String> = match value.as_str() {
+        Some(pattern) => pattern.chars().map(String::from).collect(),
+        None => fields.strings(key)?.unwrap_or_default().into_iter().map(str::to_owned).collect(),
+    };
+    names.iter().map(|name| Letter::of(key, name)).collect::<Result<_, _>>().map(Some)
+}
+
 /// The layers, from whichever list is there; `num_hidden_layers` may be left out.
-fn letters(fields: &Fields<'_>) -> Result<Vec<Letter>, ModelError> {
+fn letters(fields: &Fields<'_>, blocks: Option<&Blocks<'_>>) -> Result<Vec<Letter>, ModelError> {
     const KEYS: [&str; 3] = ["hybrid_override_pattern", "layers_block_type", "layer_types"];
-    let mut found: Option<(&str, Vec<Letter>)> = None;
+    let mut found: Option<(&str, Vec<Letter>)> = match blocks {
+        Some(blocks) => Some((blocks.key, blocks.letters()?)),
+        None => None,
+    };
     for key in KEYS {
-        let Some(value) = fields.get(key) else { continue };
-        let names: Vec<String> = match value.as_str() {
-            Some(pattern) => pattern.chars().map(String::from).collect(),
-            None => fields.strings(key)?.unwrap_or_default().into_iter().map(str::to_owned).collect(),
-        };
-        let list = names
-            .iter()
-            .map(|name| match name.as_str() {
-                "M" | "mamba" | "mamba2" | "linear_attention" => Ok(Letter::Mamba),
-                "*" | "attention" | "full_attention" => Ok(Letter::Attention),
-                "-" | "mlp" => Ok(Letter::Mlp),
-                "E" | "moe" => Ok(Letter::Moe),
-                other => Err(ModelError::field(
-                    key,
-                    "M, *, - and E, or mamba, attention, mlp and moe (linear_attention, full_attention)",
-                    quoted(other),
-                )),
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let Some(list) = listed(fields, key)? else { continue };
         match &found {
             Some((first, other)) if *other != list => {
                 return Err(ModelError::field(key, format!("the layers of {first}"), "others"));
@@ -139,7 +154,8 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
     if fields.get("sliding_window").is_some() {
         return Err(ModelError::unsupported("sliding_window", "nemotron_h with full attention is"));
     }
-    let letters = letters(&fields)?;
+    let blocks = Blocks::of(&fields, "block_configs")?;
+    let letters = letters(&fields, blocks.as_ref())?;
     let has = |letter: Letter| letters.contains(&letter);
     let hidden = fields.size("hidden_size", None)?;
     let eps_key = ["layer_norm_epsilon", "norm_eps", "rms_norm_eps"]
@@ -148,15 +164,9 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
         .unwrap_or("layer_norm_epsilon");
     let eps = fields.within(eps_key, Some(1e-5), Range::EPSILON)? as f32;
     let mamba = if has(Letter::Mamba) { Some(mixer(&fields, bare, eps)?) } else { None };
-    let attention = if has(Letter::Attention) { Some(attention(&fields)?) } else { None };
-    let moe = if has(Letter::Moe) { Some(moe(&fields)?) } else { None };
-    let ffn = if has(Letter::Mlp) { Some(fields.size("intermediate_size", None)?) } else { None };
-    let kinds = letters.iter().map(|letter| match letter {
-        Letter::Mamba => Some(Kind::Mamba),
-        Letter::Attention => attention.map(Kind::Attention),
-        Letter::Mlp => ffn.map(Kind::Mlp),
-        Letter::Moe => moe.map(Kind::Moe),
-    });
+    let kinds = kinds(&fields, &letters, blocks.as_ref())?;
+    let extra_layers = count(&fields, "num_nextn_predict_layers", 0)?;
+    let draft = if extra_layers > 0 { draft(&fields)? } else { vec![] };
     let bias = |key| Ok::<_, ModelError>(switch(&fields, &[key])?.resolve(bare, false));
     let mlp_bias = bias("mlp_bias")?;
     if mlp_bias == Some(true) && has(Letter::Moe) {
@@ -166,17 +176,57 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
     Config {
         vocab: fields.size("vocab_size", Some(131_072))?,
         hidden,
-        kinds: kinds.flatten().collect(),
+        kinds,
         mamba,
         eps,
         context_max: fields.size("max_position_embeddings", Some(4096))?,
         tied: fields.flag("tie_word_embeddings", false)?,
         attention_bias: bias("attention_bias")?,
         mlp_bias,
-        extra_layers: count(&fields, "num_nextn_predict_layers", 0)?,
+        extra_layers,
+        draft,
         state_dtype: state_dtype.and_then(|v| v.as_str()).map(str::to_owned),
     }
     .checked()
+}
+
+/// What each of some layers is: as the model has it, or as their own blocks do.
+fn kinds(
+    fields: &Fields<'_>,
+    letters: &[Letter],
+    blocks: Option<&Blocks<'_>>,
+) -> Result<Vec<Kind>, ModelError> {
+    let kind = |fields: &Fields<'_>, letter: Letter| {
+        Ok::<_, ModelError>(match letter {
+            Letter::Mamba => Kind::Mamba,
+            Letter::Attention => Kind::Attention(attention(fields)?),
+            Letter::Mlp => Kind::Mlp(fields.size("intermediate_size", None)?),
+            Letter::Moe => Kind::Moe(moe(fields)?),
+        })
+    };
+    let Some(blocks) = blocks else {
+        return letters.iter().map(|letter| kind(fields, *letter)).collect();
+    };
+    let sizes = blocks.sizes()?;
+    letters.iter().zip(&sizes).map(|(letter, sizes)| kind(&Fields::over(sizes), *letter)).collect()
+}
+
+/// What a stack of layers that draft is made of. Nothing where no field says so.
+fn draft(fields: &Fields<'_>) -> Result<Vec<Kind>, ModelError> {
+    let blocks = Blocks::of(fields, "mtp_block_configs")?;
+    let mut letters = blocks.as_ref().map(Blocks::letters).transpose()?;
+    for key in ["mtp_hybrid_override_pattern", "mtp_layers_block_type"] {
+        let Some(list) = listed(fields, key)?.filter(|list| !list.is_empty()) else { continue };
+        if letters.as_ref().is_some_and(|other| *other != list) {
+            return Err(ModelError::field(
+                key,
+                "the layers of the other lists of layers that draft",
+                "others",
+            ));
+        }
+        letters = Some(list);
+    }
+    kinds(fields, &letters.unwrap_or_default(), blocks.as_ref())
 }
 
 /// A count that may be zero.
@@ -242,152 +292,16 @@ fn moe(fields: &Fields<'_>) -> Result<Moe, ModelError> {
     })
 }
 
-/// From GGUF metadata. There is no list of layers: those with KV heads attend, those with a feed-forward width have an
-/// MLP, or experts where a router is among the tensors, and the others are Mamba2.
-pub(super) fn from_gguf(checkpoint: &Checkpoint, arch: &str) -> Result<Config, ModelError> {
-    let meta = metadata(checkpoint)?;
-    let key = |name: &str| format!("{arch}.{name}");
-    let opt = |name: &str| gguf_size(meta, &key(name));
-    let required = |name: &str| opt(name)?.ok_or_else(|| missing(&key(name)));
-    let blocks = bounded_layers(required("block_count")?)?;
-    let per_layer = |name: &str| gguf_per_layer(meta, &key(name), blocks);
-    let each = |name: &str| per_layer(name)?.ok_or_else(|| missing(&key(name)));
-    // Public writers count the layers that predict further tokens among the blocks.
-    let extra = meta.opt_u64(&key("nextn_predict_layers"))?.unwrap_or(0);
-    let layers = u64::from(blocks).checked_sub(extra).filter(|&n| n > 0).ok_or_else(|| {
-        ModelError::field(key("nextn_predict_layers"), format!("under {blocks}"), extra.to_string())
-    })? as u32;
-    let hidden = required("embedding_length")?;
-    let (kv_heads, heads, ffn) =
-        (each("attention.head_count_kv")?, each("attention.head_count")?, each("feed_forward_length")?);
-    let head_dim = opt("attention.key_length")?;
-    if opt("attention.value_length")?.is_some_and(|value| head_dim != Some(value)) {
-        return Err(ModelError::unsupported(
-            "value heads of another size than key heads",
-            "heads of one size",
-        ));
-    }
-    let eps = epsilon(meta, arch)?;
-    if let Some(scale) = meta.opt_f64(&key("attention.scale"))?
-        && scale != 0.0
-    {
-        return Err(ModelError::unsupported(key("attention.scale"), "1/√(head size) is"));
-    }
-    let moe = GgufMoe::read(checkpoint, arch, blocks)?;
-    let mut kinds = Vec::new();
-    for layer in 0..layers {
-        let at = layer as usize;
-        kinds.push(match (kv_heads[at], ffn[at]) {
-            (0, 0) => Kind::Mamba,
-            (kv_heads, 0) => {
-                let heads = heads[at];
-                let head_dim = head_dim.or(hidden.checked_div(heads)).unwrap_or(0);
-                Kind::Attention(AttentionShape { heads, kv_heads, head_dim })
-            }
-            (0, width) if checkpoint.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some() => {
-                Kind::Moe(moe.layer(arch, at, width)?)
-            }
-            (0, width) => Kind::Mlp(width),
-            (kv, width) => {
-                return Err(ModelError::field(
-                    key("feed_forward_length"),
-                    format!("0 for layer {layer}, which has {kv} KV heads"),
-                    width.to_string(),
-                ));
-            }
-        });
-    }
-    let mamba = match kinds.contains(&Kind::Mamba) {
-        true => Some(Mixer::from_gguf(meta, arch, eps)?),
-        false => None,
-    };
-    Config {
-        vocab: gguf_vocab(meta, arch)?,
-        hidden,
-        kinds,
-        mamba,
-        eps,
-        context_max: required("context_length")?,
-        tied: checkpoint.tensor("output.weight").is_none(),
-        attention_bias: None,
-        mlp_bias: None,
-        extra_layers: extra as u32,
-        state_dtype: None,
-    }
-    .checked()
-}
-
-/// The `expert_*` keys, some of which may differ from layer to layer.
-struct GgufMoe {
-    experts: Option<u32>,
-    top: Option<Vec<u32>>,
-    width: Option<Vec<u32>>,
-    shared: Option<u32>,
-    latent: Option<u32>,
-    groups: Option<Groups>,
-    normalise: bool,
-    scale: f32,
-}
-
-impl GgufMoe {
-    fn read(checkpoint: &Checkpoint, arch: &str, blocks: u32) -> Result<Self, ModelError> {
-        let meta = metadata(checkpoint)?;
-        let key = |name: &str| format!("{arch}.{name}");
-        let zero_is_none = |name: &str| match meta.opt_u64(&key(name))? {
-            None | Some(0) => Ok(None),
-            Some(_) => gguf_size(meta, &key(name)),
-        };
-        // 2 is the sigmoid; the public reader of these models takes it for granted.
-        match meta.opt_u64(&key("expert_gating_func"))? {
-            None | Some(0 | 2) => {}
-            Some(other) => {
-                return Err(ModelError::unsupported(
-                    format!("{} {other}", key("expert_gating_func")),
-                    "2, the sigmoid, is",
-                ));
-            }
-        }
-        let scale = meta.opt_f64(&key("expert_weights_scale"))?.filter(|s| *s != 0.0).unwrap_or(1.0);
-        let groups = zero_is_none("expert_group_count")?.filter(|n| *n > 1);
-        let keep = zero_is_none("expert_group_used_count")?;
-        Ok(Self {
-            experts: zero_is_none("expert_count")?,
-            top: gguf_per_layer(meta, &key("expert_used_count"), blocks)?,
-            width: gguf_per_layer(meta, &key("expert_feed_forward_length"), blocks)?,
-            shared: match meta.opt_u64(&key("expert_shared_count"))? {
-                Some(0) => None,
-                _ => zero_is_none("expert_shared_feed_forward_length")?,
-            },
-            latent: zero_is_none("moe_latent_size")?,
-            groups: groups.map(|count| Groups { count, keep: keep.unwrap_or(1) }),
-            normalise: meta.opt_bool(&key("expert_weights_norm"))?.unwrap_or(false),
-            scale: Range::FACTOR.check(&key("expert_weights_scale"), scale)? as f32,
-        })
-    }
-
-    fn layer(&self, arch: &str, at: usize, ffn: u32) -> Result<Moe, ModelError> {
-        let of = |list: &Option<Vec<u32>>| list.as_ref().and_then(|l| l.get(at).copied()).filter(|n| *n > 0);
-        Ok(Moe {
-            experts: self.experts.ok_or_else(|| missing(&format!("{arch}.expert_count")))?,
-            top: of(&self.top).ok_or_else(|| missing(&format!("{arch}.expert_used_count")))?,
-            width: of(&self.width).unwrap_or(ffn),
-            shared: self.shared,
-            latent: self.latent,
-            groups: self.groups,
-            normalise: self.normalise,
-            scale: self.scale,
-        })
-    }
-}
-
-fn bounded_layers(layers: u32) -> Result<u32, ModelError> {
+pub(super) fn bounded_layers(layers: u32) -> Result<u32, ModelError> {
     if layers <= MAX_LAYERS {
         return Ok(layers);
     }
     Err(ModelError::field("layers", format!("1 to {MAX_LAYERS}"), layers.to_string()))
 }
 
-const MAX_LAYERS: u32 = 4096;
+pub(super) const MAX_LAYERS: u32 = 4096;
+/// More layers that draft than any model has.
+const MAX_DRAFTS: u64 = 256;
 /// Published models stay under 2^16.
 pub(in crate::zoo) const MAX_EXPERTS: u64 = 1 << 18;
 
@@ -406,10 +320,21 @@ pub(in crate::zoo) fn check_outer(vocab: u32, hidden: u32, layers: u32, eps: f32
 
 impl Config {
     /// Sizes that contradict each other, or are beyond anything real, are found before anything is planned.
-    fn checked(self) -> Result<Self, ModelError> {
+    pub(super) fn checked(self) -> Result<Self, ModelError> {
         check_outer(self.vocab, self.hidden, self.kinds.len() as u32, self.eps)?;
         let mut experts = 0;
-        for kind in &self.kinds {
+        let drafts = u64::from(self.extra_layers).saturating_mul(self.draft.len() as u64);
+        if drafts > MAX_DRAFTS {
+            let expected = format!("at most {MAX_DRAFTS} layers that draft");
+            return Err(ModelError::field("num_nextn_predict_layers", expected, drafts.to_string()));
+        }
+        if self.mamba.is_none() && self.draft.contains(&Kind::Mamba) {
+            return Err(ModelError::unsupported(
+                "layers that draft with a recurrent state beside a model without one",
+                "those of the model's own kinds are",
+            ));
+        }
+        for kind in self.kinds.iter().chain(&self.draft) {
             match kind {
                 Kind::Mamba => {}
                 Kind::Attention(shape) => shape_checked(*shape)?,

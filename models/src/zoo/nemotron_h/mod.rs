@@ -1,9 +1,12 @@
 //! nemotron_h: layers of one mixer each, `x + mixer(rms(x)·w)`: Mamba2, attention without positions, a squared-ReLU
 //! MLP, or a mixture of such MLPs with a sigmoid router.
 
+mod blocks;
 mod config;
+mod drafts;
+mod gguf;
 
-use config::{Config, Kind, from_config, from_gguf};
+use config::{Config, Kind, from_config};
 pub(super) use config::{MAX_EXPERTS, Moe, bounded, check_outer, count, moe_checked, one_of, shape_checked};
 
 use super::Architecture;
@@ -12,8 +15,11 @@ use super::weights::{ExpertNames, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::graph::{Activation, Attention, GraphBuilder, MatrixId, Router, Rows, Scoring, StateId, TensorId};
-use crate::model::{Model, State};
+use crate::model::{Extras, Model, State};
 use plimsoll_kernels::AttentionShape;
+
+/// The spelling of models whose layers have sizes of their own.
+const PUZZLE: &str = "nemotron_h_puzzle";
 
 /// The nemotron_h family.
 pub struct NemotronH;
@@ -24,14 +30,14 @@ impl Architecture for NemotronH {
     }
 
     fn spellings(&self) -> &'static [&'static str] {
-        &["nemotron_h_moe"]
+        &["nemotron_h_moe", PUZZLE]
     }
 
     fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
         let gguf = checkpoint.metadata().is_some();
         let config = if gguf {
             let arch = super::stated(checkpoint).unwrap_or_default();
-            from_gguf(checkpoint, &arch)?
+            gguf::from_gguf(checkpoint, &arch)?
         } else {
             from_config(checkpoint)?
         };
@@ -41,6 +47,11 @@ impl Architecture for NemotronH {
         let logits = builder.build()?;
         let Builder { w, g, states, .. } = builder;
         let (matrices, vectors) = w.finish();
+        let (draft, tensors) = drafts::drafts(checkpoint, &config)?;
+        // Layers with sizes of their own are made of the same operations, but no run has been compared.
+        let puzzle = super::stated(checkpoint).is_some_and(|stated| stated == PUZZLE);
+        let estimate_only =
+            puzzle.then(|| format!("{PUZZLE}: its logits have not been compared with a reference"));
         Ok(Model {
             name: checkpoint.name().to_owned(),
             architecture: self.name().to_owned(),
@@ -54,7 +65,7 @@ impl Architecture for NemotronH {
             ropes: vec![],
             graph: g.finish(logits),
             notes: notes(&config),
-            extras: Default::default(),
+            extras: Extras { estimate_only, draft, tensors, ..Extras::default() },
         })
     }
 }
@@ -120,6 +131,12 @@ impl Tables {
         }
     }
 
+    /// Of the layers that draft, which have no tables of their own.
+    fn drafts() -> Self {
+        let none = String::new;
+        Self { gguf: false, prefix: "mtp.layers".into(), embedding: none(), norm: none(), head: none() }
+    }
+
     /// The norm before a layer's mixer.
     pub(super) fn layer_norm(&self, layer: u32) -> String {
         let name = if self.gguf { "attn_norm" } else { "norm" };
@@ -170,27 +187,25 @@ impl Builder<'_> {
         let x = self.g.embed(table, hidden, 1.0);
         for (layer, kind) in (0u32..).zip(&self.config.kinds) {
             self.g.scope(format!("layers.{layer}"));
-            let norm = self.w.vector(&self.tables.layer_norm(layer), hidden)?;
-            let h = self.g.rms_norm("norm", x, norm, false, eps);
-            match kind {
-                Kind::Mamba => self.mamba(layer, h, x)?,
-                Kind::Attention(shape) => self.attention(layer, *shape, h, x)?,
-                Kind::Mlp(width) => {
-                    let bias = self.config.mlp_bias;
-                    self.mlp(
-                        layer,
-                        "",
-                        [("up_proj", "ffn_up"), ("down_proj", "ffn_down")],
-                        *width,
-                        bias,
-                        h,
-                        x,
-                    )?;
-                }
-                Kind::Moe(moe) => self.moe(layer, moe, h, x)?,
-            }
+            self.layer(layer, kind, x)?;
         }
         finish(&mut self.w, &mut self.g, &self.tables, x, tied.then_some(table), vocab, eps)
+    }
+
+    /// `x += mixer(norm(x))`.
+    fn layer(&mut self, layer: u32, kind: &Kind, x: TensorId) -> Result<(), ModelError> {
+        let Config { hidden, eps, mlp_bias, .. } = *self.config;
+        let norm = self.w.vector(&self.tables.layer_norm(layer), hidden)?;
+        let h = self.g.rms_norm("norm", x, norm, false, eps);
+        match kind {
+            Kind::Mamba => self.mamba(layer, h, x),
+            Kind::Attention(shape) => self.attention(layer, *shape, h, x),
+            Kind::Mlp(width) => {
+                let names = [("up_proj", "ffn_up"), ("down_proj", "ffn_down")];
+                self.mlp(layer, "", names, *width, mlp_bias, h, x)
+            }
+            Kind::Moe(moe) => self.moe(layer, moe, h, x),
+        }
     }
 
     fn state(&mut self, state: State) -> StateId {

@@ -6,7 +6,8 @@ use crate::error::ModelError;
 use crate::graph::{
     Activation, GraphBuilder, HeadNorm, MatrixId, Op, Router, Rows, Scoring, StateId, TensorId, VectorId,
 };
-use crate::model::{Beside, Extras, Model, Part, State};
+use crate::model::{Beside, Extras, Model, State};
+use crate::zoo::beside;
 use crate::zoo::llama::biases;
 use crate::zoo::mamba;
 use crate::zoo::weights::{ExpertNames, GateUpNames, Weights};
@@ -65,7 +66,6 @@ pub(super) fn build(checkpoint: &Checkpoint, spec: &Spec) -> Result<Model, Model
 /// an embedding and a head of its own.
 fn drafts(checkpoint: &Checkpoint, spec: &Spec) -> Result<(Vec<State>, Vec<Beside>), ModelError> {
     let hidden = spec.sizes.hidden;
-    let mut tensors = Vec::new();
     let mut b = Builder { spec, w: Weights::bare(checkpoint)?, g: GraphBuilder::new(), states: Vec::new() };
     let x = b.g.tensor("x", hidden, Rows::Tokens);
     for (number, layer) in spec.drafts.iter().enumerate() {
@@ -80,17 +80,7 @@ fn drafts(checkpoint: &Checkpoint, spec: &Spec) -> Result<(Vec<State>, Vec<Besid
         }
     }
     let (matrices, vectors) = b.w.finish();
-    let beside = |name: &str, rows: u64, cols: u64, format| Beside {
-        name: name.to_owned(),
-        part: Part::Draft,
-        count: 1,
-        rows,
-        cols,
-        format,
-    };
-    tensors.extend(matrices.iter().map(|m| beside(m.source.name(), m.rows.into(), m.cols.into(), m.format)));
-    tensors.extend(vectors.iter().map(|v| beside(&v.tensor, 1, v.len.into(), v.format)));
-    Ok((b.states, tensors))
+    Ok((b.states, beside::drafted(&matrices, &vectors)))
 }
 
 impl Builder<'_, '_> {

@@ -11,10 +11,10 @@ mod dense;
 mod hybrids;
 mod sparse;
 
-pub use deepseek::DeepSeek;
+pub use deepseek::{DeepSeek, Mistral4};
 pub use dense::{Mistral, Phi3, Qwen2, Qwen3Vl};
 pub use hybrids::{GraniteHybrid, Lfm2};
-pub use sparse::{Afmoe, Llama4};
+pub use sparse::{Afmoe, Llama4, Qwen3VlMoe};
 
 use super::dense::Dense;
 use super::mamba;

@@ -1,6 +1,6 @@
-//! Transformers of experts: llama4 and afmoe.
+//! Transformers of experts: llama4, afmoe and qwen3_vl_moe.
 
-use super::deepseek::{MAX_EXPERTS, PARTS, bounded};
+use super::deepseek::{MAX_EXPERT_WIDTH, MAX_EXPERTS, PARTS, bounded, stacks};
 use super::dense::{configured, count, window, windows};
 use super::{Attention, Experts, Ffn, Layer, MLP, Mixer, Names, Spec, Stacks, UNCOMPARED, build::build};
 use crate::checkpoint::Checkpoint;
@@ -16,6 +16,9 @@ pub struct Llama4;
 
 /// AFMoE (Trinity).
 pub struct Afmoe;
+
+/// The text model of Qwen3-VL with experts.
+pub struct Qwen3VlMoe;
 
 impl Architecture for Llama4 {
     fn name(&self) -> &'static str {
@@ -178,6 +181,78 @@ impl Architecture for Afmoe {
             why: UNCOMPARED,
             names: names.found(checkpoint, false),
             layers: (0..).zip(windows).map(layer).collect(),
+            notes: vec![],
+            drafts: vec![],
+            sizes,
+        };
+        build(checkpoint, &spec)
+    }
+}
+
+impl Architecture for Qwen3VlMoe {
+    fn name(&self) -> &'static str {
+        "qwen3_vl_moe"
+    }
+
+    fn claims(&self, checkpoint: &Checkpoint) -> bool {
+        configured(checkpoint, &["qwen3_vl_moe", "qwen3_vl_moe_text"])
+    }
+
+    fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
+        let fields = Fields::of(checkpoint)?;
+        fields.activation("hidden_act", &SILU)?;
+        // The class says one thing of each where it is absent, and the published files another.
+        for key in
+            ["num_key_value_heads", "moe_intermediate_size", "num_experts_per_tok", "tie_word_embeddings"]
+        {
+            fields.stated(key)?;
+        }
+        let defaults = Defaults { eps: Some(1e-6), context: Some(128_000), ..Defaults::default() };
+        let sizes = Dense::from_config(&fields, &defaults)?;
+        let step = fields.size("decoder_sparse_step", Some(1))?;
+        let dense = list(&fields, "mlp_only_layers")?.unwrap_or_default();
+        let key = if fields.get("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
+        let count = bounded(key, fields.size(key, None)?, MAX_EXPERTS)?;
+        // Published checkpoints have stacks of inputs by outputs.
+        let stored = Stacks::Stacked {
+            names: ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+            transposed: true,
+        };
+        let experts = Ffn::Experts(Experts {
+            count,
+            top: bounded("num_experts_per_tok", fields.size("num_experts_per_tok", None)?, count)?,
+            width: bounded(
+                "moe_intermediate_size",
+                fields.size("moe_intermediate_size", None)?,
+                MAX_EXPERT_WIDTH,
+            )?,
+            router: "mlp.gate",
+            router_bias: None,
+            stacks: stacks(checkpoint, sizes.hidden, stored),
+            shared: None,
+        });
+        let mlp = Ffn::Gated { width: sizes.ffn, names: MLP };
+        let bias = fields.flag("attention_bias", false)?;
+        let attention = Attention {
+            head_norms: true,
+            qkv_bias: bias,
+            output_bias: bias,
+            ..Attention::plain(sizes.shape)
+        };
+        let layer = |index: u32| {
+            let sparse = !dense.contains(&index.into()) && (index + 1).is_multiple_of(step);
+            Layer {
+                mixer: Mixer::Attention(attention),
+                ffn: vec![if sparse { experts.clone() } else { mlp.clone() }],
+                sandwich: None,
+            }
+        };
+        let names = Names { prefix: "model.language_model", ..Names::LLAMA };
+        let spec = Spec {
+            architecture: self.name(),
+            why: "its tower and its three-part positions are not built",
+            names: Names { head: "lm_head.weight", ..names.found(checkpoint, false) },
+            layers: (0..sizes.layers).map(layer).collect(),
             notes: vec![],
             drafts: vec![],
             sizes,

@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Mode::Full)]
     pub validate: Mode,
     /// The most that logits may differ by, in standard deviations of their row [default: by the format of keys and values,
-    /// 0.01 for f32, 0.05 for f16, 0.15 for q8_0; three times that with routed experts]
+    /// 0.005 for f32, 0.02 for f16, 0.06 for q8_0; three times that with routed experts]
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub tolerance: Option<f64>,
     /// Write down what happens, one JSON object a line, and go on from what stands there for the same model, machine and

@@ -49,9 +49,9 @@ impl Mode {
 /// and of sums in another order. A router may choose another expert for a rounding.
 pub fn tolerance(kv: KvFormat, model: &Model) -> f64 {
     let rounding = match kv {
-        KvFormat::F32 => 0.01,
-        KvFormat::F16 => 0.05,
-        KvFormat::Q8_0 => 0.15,
+        KvFormat::F32 => 0.005,
+        KvFormat::F16 => 0.02,
+        KvFormat::Q8_0 => 0.06,
     };
     let routed = model.matrices.iter().any(|matrix| matrix.experts > 1);
     if routed { rounding * 3.0 } else { rounding }
