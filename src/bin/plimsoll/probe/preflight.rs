@@ -39,7 +39,7 @@ struct Machine {
 
 /// Prints the checks.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let model = match args.model.path()? {
+    let model = match args.model.path() {
         Some(_) => {
             let opened = args.model.open()?;
             Some(opened.checkpoint.tensors().map(|tensor| tensor.bytes).fold(0, u64::saturating_add))
