@@ -1,6 +1,7 @@
 //! The one error type of this crate.
 
 use plimsoll_estimator::cli::model_code;
+use plimsoll_estimator::verdict::Lasts;
 use plimsoll_estimator::{PlanError, Refusal};
 use plimsoll_models::ModelError;
 use plimsoll_runtime::RuntimeError;
@@ -13,7 +14,7 @@ pub enum Error {
     /// The checkpoint, its tokenizer or its template.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The plan was refused: this geometry against this budget, for good. Nothing has been allocated.
+    /// The plan was refused: this geometry against this budget. Nothing has been allocated.
     #[error("refused: {0}")]
     Refused(#[from] Box<Refusal>),
     /// The architecture contradicts itself.
@@ -46,6 +47,18 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether the same may go well later, with nothing changed by whoever asks: see
+    /// [`RuntimeError::may_be_asked_again`] and [`Lasts`].
+    pub fn may_be_asked_again(&self) -> bool {
+        match self {
+            Error::Refused(refusal) => refusal.lasts == Lasts::Reading,
+            Error::Runtime(error) => error.may_be_asked_again(),
+            _ => false,
+        }
+    }
+}
+
 fn runtime_code(error: &RuntimeError) -> u8 {
     match error {
         RuntimeError::Model(error) => model_code(error),
@@ -56,6 +69,7 @@ fn runtime_code(error: &RuntimeError) -> u8 {
             _ => 2,
         },
         RuntimeError::NoAdapter { .. } => 6,
+        RuntimeError::NoRoom { .. } => 3,
         RuntimeError::EstimateOnly { .. } => 4,
         RuntimeError::Step(shared) => runtime_code(shared),
         _ => 6,

@@ -32,13 +32,15 @@ pub use plimsoll_kernels as kernels;
 pub use plimsoll_models as models;
 pub use plimsoll_runtime as runtime;
 
-pub use plimsoll_estimator::{Admitted, Budget, Geometry, Plan, Refusal, Report, Verdict};
+pub use plimsoll_estimator::{
+    Admitted, Budget, CacheLimit, Geometry, MemoryPolicy, Plan, Reading, Refusal, Report, Verdict,
+};
 pub use plimsoll_kernels::{KvFormat, Limits, Profile};
 pub use plimsoll_models::chat::{ChatTemplate, Message, RenderOptions};
 pub use plimsoll_models::{Checkpoint, Model, Registry, Tokenizer};
 pub use plimsoll_runtime::{
     AdapterChoice, Cancel, Device, DeviceOptions, Engine, FinishReason, GenerateOptions, LoadProgress,
-    Runtime, SamplerOptions,
+    MemoryFeed, Runtime, SamplerOptions,
 };
 
 mod demo;

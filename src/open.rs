@@ -54,11 +54,7 @@ pub fn budget(requested: Option<(u64, &str)>, memory: &MemoryReading) -> Option<
 
 /// What a device says of its free memory, as a reading to hold plans against. `None` when it says nothing.
 pub fn reading(memory: &MemoryReading) -> Option<Reading> {
-    Some(Reading {
-        bytes: memory.available?,
-        source: memory.source.to_string(),
-        taken: memory.at.duration_since(std::time::SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-    })
+    memory.reading()
 }
 
 impl Opened {

@@ -57,9 +57,12 @@ fn reports(c: &mut Criterion) {
         "smollm2-135m",
         "llama-3.1-8b",
         "nemotron-3-nano-30b-a3b",
+        "qwen3.5-35b-a3b",
+        "gemma-3-12b-it",
         "gemma-4-31b-it-nvfp4",
         "nemotron-h-56b-base-8k",
         "gpt-oss-120b",
+        "deepseek-v3",
     ] {
         let (checkpoint, model) = open(config);
         let geometry = Geometry::default_for(model.context_max);
@@ -88,5 +91,31 @@ fn plans(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, prices, reports, plans);
+/// From the file to the report: all that a process does between its start and what it writes.
+fn estimates(c: &mut Criterion) {
+    let profile = Profile::webgpu_default();
+    let budget = Budget::flag(24 << 30, "flag --memory");
+    let mut group = c.benchmark_group("estimate of a config.json");
+    group.sample_size(20);
+    for config in ["smollm2-135m", "llama-3.1-8b", "gpt-oss-120b", "deepseek-v3"] {
+        group.bench_function(config, |b| {
+            b.iter(|| {
+                let (checkpoint, model) = open(config);
+                let geometry = Geometry::default_for(model.context_max);
+                let question = Question {
+                    checkpoint: &checkpoint,
+                    model: &model,
+                    geometry: &geometry,
+                    profile: &profile,
+                    budget: Some(&budget),
+                    overhead: Overhead::default(),
+                };
+                Report::new(&question).unwrap().0.bytes.total
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, prices, estimates, reports, plans);
 criterion_main!(benches);

@@ -172,7 +172,7 @@ impl DeviceEntry {
             (None, None) => return None,
         };
         let source = format!("device table {} ({what}, {date})", self.name);
-        Some(Reading { bytes, source, taken: 0 })
+        Some(Reading { bytes, source, taken: 0, excluded: Vec::new() })
     }
 
     /// What a plan needs against what the device has: the steady state and the load's peak of its memory (with the host's

@@ -18,7 +18,7 @@ pub const MAX_SNAPSHOTS: u32 = 1 << 16;
 pub const MAX_LOGIT_ROWS: u32 = 1 << 20;
 
 /// The numbers a plan is made for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Geometry {
     /// Tokens a sequence may hold, prompt and answer together.
     pub context: u32,

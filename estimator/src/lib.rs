@@ -3,9 +3,11 @@
 //! `plan = f(model, geometry, profile)`: [`Plan::new`] places every byte and every dispatch; [`admit`] holds the plan
 //! against a [`Budget`] and answers with a [`Verdict`]; [`report::Report`] is what people and scripts read.
 
+mod alike;
 pub mod arena;
 pub mod budget;
 mod build;
+pub mod bytes;
 pub mod chart;
 #[cfg(feature = "cli")]
 pub mod cli;
@@ -18,9 +20,11 @@ pub mod html;
 pub mod images;
 mod kv;
 mod lower;
+mod marks;
 pub mod others;
 pub mod peers;
 pub mod plan;
+pub mod policy;
 mod pool;
 mod prepare;
 pub mod pricer;
@@ -41,6 +45,7 @@ pub use coefficients::Coefficients;
 pub use error::{PlanError, grouped};
 pub use geometry::{Geometry, KvPair, KvStore, Priced};
 pub use plan::Plan;
+pub use policy::{CacheLimit, MemoryPolicy, SettingError};
 pub use pricer::{Price, Pricer};
 pub use report::Report;
 pub use solve::{Frontier, FrontierPoint, Solver};

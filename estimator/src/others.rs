@@ -4,7 +4,7 @@
 //! Each is priced by a plan of its own, and what it takes is not there for this one: the budget is less by it. A model
 //! that is replaced is credited: its bytes are free by the time they are needed.
 
-use crate::budget::{Budget, Reading};
+use crate::budget::{Budget, Reading, Setting};
 use crate::error::{PlanError, grouped};
 use crate::geometry::Geometry;
 use crate::plan::Segment;
@@ -153,6 +153,16 @@ impl Others {
     /// what stays. An operator's ceiling is for everything together, so what goes is credited to a reading of free memory
     /// alone.
     pub fn budget(&self, requested: Option<(u64, &str)>, derived: Option<Reading>) -> Option<Budget> {
+        self.budget_leaving(requested, derived, None)
+    }
+
+    /// The same, where `reserve` of the reading is left for others than those.
+    pub fn budget_leaving(
+        &self,
+        requested: Option<(u64, &str)>,
+        derived: Option<Reading>,
+        reserve: Option<&Setting>,
+    ) -> Option<Budget> {
         let (freed, taken) = (self.freed(), self.taken());
         let credited = derived.map(|mut reading| {
             if freed > 0 {
@@ -161,11 +171,10 @@ impl Others {
             }
             reading
         });
-        let mut budget = Budget::resolve(requested, credited)?;
+        let mut budget = Budget::resolve_beside(requested, credited, reserve)?;
         if taken > 0 {
-            budget.bytes = budget.bytes.saturating_sub(taken);
             let names: Vec<&str> = self.here.iter().map(|o| o.name.as_str()).collect();
-            budget.source = format!("{}, less {} for {}", budget.source, grouped(taken), names.join(", "));
+            budget.leave(taken, &names.join(", "));
         }
         Some(budget)
     }
@@ -192,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_stays_is_taken_and_what_goes_is_credited_once() {
-        let reading = || Some(Reading { bytes: 100, source: "reading".into(), taken: 1 });
+        let reading = || Some(Reading { bytes: 100, source: "reading".into(), taken: 1, excluded: vec![] });
         let replaced = vec![Replaced { name: "old".into(), bytes: 50 }];
         let others = Others { here: vec![other(30)], replaced };
         let derived = others.budget(None, reading()).unwrap();

@@ -1,5 +1,6 @@
 //! What no geometry changes: where the weights stand, and what a graph says of itself.
 
+use crate::alike::{self, Class};
 use crate::error::PlanError;
 use crate::groups::Groups;
 use crate::lower::Part;
@@ -9,7 +10,7 @@ use crate::vectors;
 use plimsoll_kernels::ops::rope_kv::Keys;
 use plimsoll_kernels::{AttentionShape, Profile};
 use plimsoll_models::Model;
-use plimsoll_models::graph::{Attention, Op, Rows, StateId, TensorId};
+use plimsoll_models::graph::{Op, Rows, StateId, TensorId};
 use std::collections::HashMap;
 
 /// The weights of a model on a profile, placed, and the facts of its graph.
@@ -38,7 +39,7 @@ impl Prepared {
         let matrix_bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
         let longest_row = groups.all.iter().map(|g| g.record.stride()).max().unwrap_or(0);
         let (vector_places, vectors) = vectors::place(model, profile, &mut slabs)?;
-        let facts = Facts::new(model, &vectors, &vector_places);
+        let facts = Facts::new(model, &groups, &vectors, &vector_places);
         Ok(Self { groups, vectors, vector_places, slabs, matrix_bytes, longest_row, facts })
     }
 }
@@ -52,8 +53,8 @@ pub(crate) struct Facts {
     pub windows: Vec<View>,
     /// What each op's lowering depends on.
     pub parts: Vec<Part>,
-    /// Attention ops that differ in nothing but where their state stands have one number.
-    pub classes: Vec<u32>,
+    /// Which ops are lowered alike.
+    pub classes: Vec<Option<Class>>,
     /// Heads of every state and of every attention op; `None` for a recurrent state. Each once.
     pub shapes: Vec<Option<AttentionShape>>,
     /// Values of the widest row of queries, where there is attention.
@@ -65,7 +66,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    fn new(model: &Model, vectors: &[View], places: &[VectorPlace]) -> Self {
+    fn new(model: &Model, groups: &Groups, vectors: &[View], places: &[VectorPlace]) -> Self {
         let ops = &model.graph.ops;
         let readers = ops.iter().filter_map(|(_, op)| match op {
             Op::Attention { attention, .. } => Some(Some(attention.shape)),
@@ -83,7 +84,7 @@ impl Facts {
             alive: vec![None; model.graph.tensors.len()],
             windows: Vec::with_capacity(ops.len()),
             parts: ops.iter().map(|(_, op)| part(model, op)).collect(),
-            classes: classes(model, places),
+            classes: alike::classes(model, groups, vectors, places),
             shapes,
             writers: HashMap::new(),
             fault: None,
@@ -177,31 +178,4 @@ fn part(model: &Model, op: &Op) -> Part {
         _ if op.reads().iter().chain(&op.writes()).any(rows) => Part::Rows,
         _ => Part::Tokens,
     }
-}
-
-/// The class of each op, for attention.
-fn classes(model: &Model, places: &[VectorPlace]) -> Vec<u32> {
-    let width = |id: TensorId| model.graph.tensors.get(id.0 as usize).map_or(0, |t| t.width);
-    let mut known: HashMap<Vec<u32>, Vec<(u32, Attention)>> = HashMap::new();
-    let mut next = 0;
-    let mut class = |op: &Op| {
-        let Op::Attention { qkv, attention, out } = op else { return 0 };
-        let place = |id: plimsoll_models::graph::VectorId| places.get(id.0 as usize).map_or(0, |p| p.word);
-        // Ops of one class have all of these; most of other classes do not, so few are compared.
-        let mut key = vec![width(*qkv), width(*out)];
-        key.extend(op.vectors().into_iter().map(place));
-        let alike = known.entry(key).or_default();
-        let state = |a: &Attention| model.states.get(a.state.0 as usize);
-        let same = |other: &Attention| {
-            let moved = Attention { state: other.state, ..attention.clone() };
-            moved == *other && state(attention) == state(other)
-        };
-        if let Some((class, _)) = alike.iter().find(|(_, other)| same(other)) {
-            return *class;
-        }
-        next += 1;
-        alike.push((next, attention.clone()));
-        next
-    };
-    model.graph.ops.iter().map(|(_, op)| class(op)).collect()
 }

@@ -9,6 +9,7 @@ use crate::build::{Placed, Tail, largest_of_each, validate};
 use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::lower::{Cuts, Lowering, Part, Scratch, Shared, Summary};
+use crate::marks::Marks;
 use crate::plan::{KvPlan, LOAD_HOST, Segment};
 use crate::pool::Slab;
 use crate::prepare::Prepared;
@@ -20,7 +21,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Parts and arenas that are kept; past that all are forgotten.
+/// Prices, parts and arenas that are kept; past that all are forgotten.
 const KEPT: usize = 1 << 14;
 /// Different parameters that are kept.
 const KEPT_WORDS: usize = 1 << 20;
@@ -83,6 +84,7 @@ pub struct Pricer<'a> {
 /// What is kept. Each map has all that its values depend on in its keys.
 #[derive(Debug, Default)]
 struct Memo {
+    prices: RwLock<FxHashMap<Geometry, Result<Price, PlanError>>>,
     words: RwLock<Words>,
     parts: RwLock<FxHashMap<PartKey, Arc<Known>>>,
     rooms: RwLock<FxHashMap<(u32, u32), Room>>,
@@ -193,7 +195,24 @@ impl<'a> Pricer<'a> {
         Some(slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add))
     }
 
+    /// The price: found again, where the same geometry has been priced to its end.
     fn priced(&self, geometry: &Geometry, most: u64) -> Result<Price, Stop> {
+        let memo = self.memo();
+        let found = read(&memo.prices, |prices| prices.get(geometry).cloned());
+        let price = match found {
+            Some(price) => price,
+            None => match self.summed(&memo, geometry, most) {
+                Err(Stop::Beyond) => return Err(Stop::Beyond),
+                Err(Stop::Refused(error)) => memo.keep(geometry, Err(error)),
+                Ok(price) => memo.keep(geometry, Ok(price)),
+            },
+        };
+        let price = price?;
+        if price.total() > most { Err(Stop::Beyond) } else { Ok(price) }
+    }
+
+    /// The price, from the pools and the parts of the programs.
+    fn summed(&self, memo: &Memo, geometry: &Geometry, most: u64) -> Result<Price, Stop> {
         let (model, profile) = (self.model, self.profile);
         let prepared = self.prepared(geometry)?;
         let Placed { mut slabs, kv, recurrent, step, cut, sizes } =
@@ -212,7 +231,6 @@ impl<'a> Pricer<'a> {
             recurrent: &recurrent,
             arena_base: slabs.len() as u32,
         };
-        let memo = self.memo();
         let cuts = Cuts::new(&kv);
         let mut programs: Vec<[Arc<Known>; 3]> = Vec::new();
         let mut readers: Vec<Summary> = Vec::new();
@@ -258,8 +276,7 @@ impl<'a> Pricer<'a> {
         let (params, pipelines) = memo.count(&programs, &readers, &cut);
         crate::images::widen(&mut arena, model, geometry, profile.limits.max_buffer_size)?;
         let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
-        let price = sums(&slabs, &kv, tail.staging_bytes, largest, pipelines);
-        if price.total() > most { Err(Stop::Beyond) } else { Ok(price) }
+        Ok(sums(&slabs, &kv, tail.staging_bytes, largest, pipelines))
     }
 
     /// What is kept, or a new beginning where that has grown too large.
@@ -295,9 +312,16 @@ fn kept<K: std::hash::Hash + Eq, V: Clone>(
 impl Memo {
     fn is_full(&self) -> bool {
         read(&self.parts, |p| p.len()) > KEPT
+            || read(&self.prices, |p| p.len()) > KEPT
             || read(&self.arenas, |a| a.len()) > KEPT
             || read(&self.rooms, |r| r.len()) > KEPT
             || read(&self.words, |w| w.params.len()) > KEPT_WORDS
+    }
+
+    fn keep(&self, geometry: &Geometry, price: Result<Price, PlanError>) -> Result<Price, PlanError> {
+        let mut prices = self.prices.write().unwrap_or_else(PoisonError::into_inner);
+        prices.insert(geometry.clone(), price.clone());
+        price
     }
 
     fn room(&self, shared: &Shared<'_>, max_tokens: u32) -> Room {
@@ -411,26 +435,6 @@ impl Memo {
         // The ranges, and the one that covers any position.
         let ranges = u64::from(cut.count) + 1;
         (ranges + u64::from(params.count) + fresh.len() as u64, kernels.count + unseen.len() as u32)
-    }
-}
-
-/// Which numbers have been met.
-#[derive(Default)]
-struct Marks {
-    bits: Vec<u64>,
-    count: u32,
-}
-
-impl Marks {
-    fn mark(&mut self, id: u32) {
-        let (word, bit) = (id as usize / 64, 1 << (id % 64));
-        if self.bits.len() <= word {
-            self.bits.resize(word + 1, 0);
-        }
-        if self.bits[word] & bit == 0 {
-            self.bits[word] |= bit;
-            self.count += 1;
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an estimate says, as one JSON document (schema 1: fields may be added, never changed).
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Setting, Won};
 use crate::build::estimate_only;
 use crate::coefficients::Coefficients;
 use crate::devices::Check;
@@ -13,7 +13,7 @@ use crate::plan::{Plan, Segment};
 use crate::pricer::Pricer;
 use crate::roofline::Ceilings;
 use crate::solve::{Frontier, Solver};
-use crate::verdict::{Overhead, Suggestion, Verdict, admit_within};
+use crate::verdict::{Lasts, Overhead, Suggestion, Verdict, admit_within};
 use crate::weights::{self, Parts};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
 use plimsoll_models::Model;
@@ -157,8 +157,17 @@ pub struct BudgetPart {
     pub bytes: u64,
     pub source: String,
     pub requested: Option<u64>,
+    pub setting: Option<String>,
     pub derived: Option<u64>,
     pub taken: Option<u64>,
+    /// What the reading's source left out of it already.
+    #[serde(default)]
+    pub excluded: Vec<String>,
+    /// What is left for others of the reading.
+    #[serde(default)]
+    pub reserve: Option<Setting>,
+    pub won: Won,
+    pub why: String,
 }
 
 /// A refusal's part.
@@ -169,6 +178,11 @@ pub struct RefusalPart {
     pub name: String,
     pub need: u64,
     pub have: u64,
+    /// The term that broke the budget.
+    #[serde(default)]
+    pub term: Option<String>,
+    #[serde(default)]
+    pub lasts: Lasts,
     pub reason: String,
     pub nearest: Vec<Suggestion>,
 }

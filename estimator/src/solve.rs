@@ -110,12 +110,7 @@ impl Solver<'_> {
             }
             let half = |low: u32, high: u32| low + (high - low) / 2;
             let total = if grows && turn % 3 < 2 {
-                let (mut under, mut over) = (low, high);
-                while over - under > 1 {
-                    let middle = half(under, over);
-                    let full = pools(middle).saturating_add(beside) > budget;
-                    if full { over = middle } else { under = middle }
-                }
+                let under = fullest(low, high, budget.saturating_sub(beside), pools);
                 let guess = under.max(low + 1);
                 let total = self.pricer.price(&at(guess)).ok().map(|price| price.total());
                 if let Some(total) = total {
@@ -133,6 +128,29 @@ impl Solver<'_> {
         }
         Some(at(low))
     }
+}
+
+/// The largest value in `low..high` whose `bytes` are within `most`, or `low`. They grow nearly as a line, so that two of
+/// three guesses are on the line between what is known.
+fn fullest(low: u32, high: u32, most: u64, bytes: impl Fn(u32) -> u64) -> u32 {
+    let (mut under, mut over) = ((low, bytes(low)), (high, bytes(high)));
+    for turn in 0.. {
+        let span = over.0 - under.0;
+        if span <= 1 {
+            break;
+        }
+        let step = match over.1.checked_sub(under.1) {
+            Some(rise) if turn % 3 < 2 && rise > 0 => {
+                let room = u128::from(most.saturating_sub(under.1));
+                u32::try_from(room * u128::from(span) / u128::from(rise)).unwrap_or(span)
+            }
+            _ => span / 2,
+        };
+        let guess = under.0 + step.clamp(1, span - 1);
+        let there = (guess, bytes(guess));
+        if there.1 > most { over = there } else { under = there }
+    }
+    under.0
 }
 
 /// The same with so many slots; as many logit rows, where there were as many.

@@ -125,6 +125,26 @@ impl Suggestion {
     }
 }
 
+/// How long a refusal holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lasts {
+    /// For good: whoever asks the same again gets the same answer. There is nothing to retry.
+    #[default]
+    Forever,
+    /// While the machine's reading is what it was: more may be free later, and the operator's ceiling allows it.
+    Reading,
+}
+
+impl Lasts {
+    /// Of a need that is over a budget: what the operator's ceiling forbids stays forbidden, what the machine lacks it
+    /// may have later.
+    pub fn of(need: u64, budget: &Budget) -> Self {
+        let forbidden = budget.requested.is_some_and(|most| need > most.saturating_sub(budget.beside));
+        if budget.derived.is_none() || forbidden { Self::Forever } else { Self::Reading }
+    }
+}
+
 /// A refusal, as a value. Nothing has been allocated or launched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
@@ -138,6 +158,12 @@ pub struct Refusal {
     pub have: u64,
     /// The need, term by term, when there is a plan.
     pub terms: Vec<(Segment, u64)>,
+    /// The term that broke the budget: the first with which the sum is over it, those that no context changes first.
+    #[serde(default)]
+    pub term: Option<Segment>,
+    /// How long it holds.
+    #[serde(default)]
+    pub lasts: Lasts,
     /// Geometries that fit, nearest first; empty when none does.
     pub nearest: Vec<Suggestion>,
     /// The whole story in a sentence.
@@ -158,7 +184,7 @@ impl std::error::Error for Refusal {}
 pub enum Verdict {
     /// It may be loaded.
     Admitted(Admitted),
-    /// It may not, for good: this geometry against this budget.
+    /// It may not: this geometry against this budget. The refusal says whether another reading may change that.
     Refused(Refusal),
 }
 
@@ -218,10 +244,15 @@ fn refuse_total(price: &Price, budget: &Budget, overhead: Overhead, nearest: Vec
     let need = price.total().saturating_add(overhead.bytes);
     let terms: Vec<(Segment, u64)> = Segment::ALL.iter().map(|&s| (s, price.segment_bytes(s))).collect();
     let weights = price.segment_bytes(Segment::Weights);
-    let below = if budget.bytes < weights {
-        format!("; {} is below the weights alone ({} bytes)", budget.source, grouped(weights))
-    } else {
-        String::new()
+    let term = breaking(price, budget.bytes);
+    let below = match term {
+        Some(Segment::Weights) => {
+            format!("; {} is below the weights alone ({} bytes)", budget.source, grouped(weights))
+        }
+        Some(term) => {
+            format!("; {} ({} bytes) takes it over", term.name(), grouped(price.segment_bytes(term)))
+        }
+        None => String::new(),
     };
     Refusal {
         broke: Broke::Total,
@@ -229,6 +260,8 @@ fn refuse_total(price: &Price, budget: &Budget, overhead: Overhead, nearest: Vec
         need,
         have: budget.bytes,
         terms,
+        term,
+        lasts: Lasts::of(need, budget),
         nearest,
         reason: format!(
             "the plan needs {} bytes and there are {} ({}), {} too few{below}",
@@ -238,6 +271,17 @@ fn refuse_total(price: &Price, budget: &Budget, overhead: Overhead, nearest: Vec
             grouped(need - budget.bytes),
         ),
     }
+}
+
+/// The first term with which the sum is over `most`: the weights, what any context needs beside them, and last the keys
+/// and values. `None` where only the driver's overhead is over it.
+fn breaking(price: &Price, most: u64) -> Option<Segment> {
+    use Segment::{Activations, Io, Kv, Recurrent, Retained, Weights};
+    let mut sum = 0u64;
+    [Weights, Io, Activations, Recurrent, Retained, Kv].into_iter().find(|&segment| {
+        sum = sum.saturating_add(price.segment_bytes(segment));
+        sum > most
+    })
 }
 
 fn refuse_limit(error: &PlanError, nearest: Vec<Suggestion>) -> Refusal {
@@ -257,5 +301,15 @@ fn refuse_limit(error: &PlanError, nearest: Vec<Suggestion>) -> Refusal {
         PlanError::Geometry { field, got, .. } => (Broke::Geometry, (*field).to_owned(), *got, 0),
         PlanError::Graph { at, .. } => (Broke::Limit, at.clone(), 0, 0),
     };
-    Refusal { broke, name, need, have, terms: Vec::new(), nearest, reason: error.to_string() }
+    Refusal {
+        broke,
+        name,
+        need,
+        have,
+        terms: Vec::new(),
+        term: None,
+        lasts: Lasts::Forever,
+        nearest,
+        reason: error.to_string(),
+    }
 }

@@ -234,7 +234,8 @@ fn report_06_readings_are_fresh_and_what_is_replaced_is_credited() {
     // Each decision is of its own reading, with where it is from and when it was taken: a failure is not remembered.
     let feed = [(70_000, true), (48_000, false), (14_000, false), (1_900, false), (71_000, true)];
     for (step, (megabytes, admitted)) in (0u64..).zip(feed) {
-        let reading = Reading { bytes: megabytes * 1_000_000, source: "feed".into(), taken: 100 + 10 * step };
+        let (bytes, taken) = (megabytes * 1_000_000, 100 + 10 * step);
+        let reading = Reading { bytes, source: "feed".into(), taken, excluded: vec![] };
         let budget = Budget::resolve(Some((68_300_000_000, "slice")), Some(reading.clone())).unwrap();
         assert_eq!(budget.derived, Some(reading));
         let verdict = judge(&model, &geometry, Some(&budget));

@@ -71,7 +71,7 @@ pub enum RecordError {
 }
 
 /// The device form of the rows of one matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Record {
     format: Format,
     cols: u32,

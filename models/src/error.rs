@@ -192,6 +192,7 @@ impl ModelError {
         ModelError::Template { reason: reason.into() }
     }
 
+    #[cfg(feature = "hub")]
     pub(crate) fn hub(subject: impl Into<String>, reason: HubReason, detail: impl Into<String>) -> Self {
         ModelError::Hub { subject: subject.into(), reason, detail: detail.into() }
     }

@@ -35,7 +35,7 @@ pub struct RopeId(pub u32);
 pub struct TensorId(pub u32);
 
 /// How many rows a tensor has in a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rows {
     /// One for each token.

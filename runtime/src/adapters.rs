@@ -249,12 +249,7 @@ mod tests {
             limits: Limits { max_buffer_size: 1 << 40, ..Limits::webgpu_default() },
             subgroup_size: Some((8, 32)),
             features: vec![],
-            memory: MemoryReading {
-                available: None,
-                total: None,
-                source: MemorySource::Unknown,
-                at: std::time::SystemTime::UNIX_EPOCH,
-            },
+            memory: MemoryReading::new(None, MemorySource::Unknown),
         }
     }
 

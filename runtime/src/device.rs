@@ -6,6 +6,7 @@ use crate::adapters::{self, AdapterInfo, DeviceOptions};
 use crate::books::{Books, Buffer, Entry, Totals};
 use crate::faults::Faults;
 use crate::memory::MemoryReading;
+use crate::readings::MemoryFeed;
 use plimsoll_kernels::{Limits, Profile};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -24,6 +25,8 @@ pub struct Device {
     inner: Arc<Inner>,
     /// The load that its buffers belong to; 0 outside of loads.
     load: u64,
+    /// Who says what is free, instead of the adapter.
+    feed: Option<Arc<dyn MemoryFeed>>,
 }
 
 #[derive(Debug)]
@@ -162,6 +165,7 @@ impl Device {
                 base: OnceLock::new(),
             }),
             load: 0,
+            feed: None,
         };
         opened.wait_idle()?;
         let _ = opened.inner.base.set(opened.counters());
@@ -178,9 +182,19 @@ impl Device {
         &self.inner.info
     }
 
-    /// Free memory now.
+    /// Free memory now: the adapter's, or what a feed says.
     pub fn memory(&self) -> MemoryReading {
-        MemoryReading::take(&self.inner.adapter)
+        match &self.feed {
+            Some(feed) => feed.read(),
+            None => MemoryReading::take(&self.inner.adapter),
+        }
+    }
+
+    /// This device with readings of free memory from elsewhere than its adapter, for whoever knows better, and for tests.
+    #[must_use]
+    pub fn with_feed(mut self, feed: Arc<dyn MemoryFeed>) -> Self {
+        self.feed = Some(feed);
+        self
     }
 
     /// Sums of the books.
@@ -195,7 +209,7 @@ impl Device {
 
     /// This device for a load: what it creates stands in the books as that load's.
     pub(crate) fn for_load(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), load: self.inner.books.next_load() }
+        Self { load: self.inner.books.next_load(), ..self.clone() }
     }
 
     /// Every live buffer of this load.

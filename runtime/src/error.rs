@@ -2,6 +2,7 @@
 
 use crate::account::Account;
 use crate::request::Refused;
+use plimsoll_estimator::verdict::Lasts;
 use plimsoll_models::ModelError;
 use std::sync::Arc;
 use thiserror::Error;
@@ -43,6 +44,22 @@ pub enum RuntimeError {
         adapter: String,
         /// Its reason.
         reason: String,
+    },
+    /// Less memory is free than when the plan was admitted, and too little for it; nothing was allocated.
+    #[error(
+        "the plan needs {need} bytes and there are {have} now ({source_of}); there were {then} when it was admitted"
+    )]
+    NoRoom {
+        /// Bytes of the plan.
+        need: u64,
+        /// The budget now.
+        have: u64,
+        /// The budget that it was admitted against.
+        then: u64,
+        /// Where the budget of now is from.
+        source_of: String,
+        /// Whether another reading may allow it.
+        lasts: Lasts,
     },
     /// The device could not create a buffer; everything created with it has been freed.
     #[error("out of device memory: buffer {buffer} of {bytes} bytes ({live} bytes were live)")]
@@ -170,6 +187,19 @@ impl RuntimeError {
             Self::DeviceLost { .. } => false,
             Self::Step(shared) => shared.device_is_usable(),
             _ => true,
+        }
+    }
+}
+
+impl RuntimeError {
+    /// Whether the same may go well later, with nothing changed by whoever asks: only what waits for others' memory or
+    /// slots. What is refused is refused for good, and asking again has the same answer.
+    pub fn may_be_asked_again(&self) -> bool {
+        match self {
+            Self::Busy { .. } => true,
+            Self::NoRoom { lasts, .. } => *lasts == Lasts::Reading,
+            Self::Step(shared) => shared.may_be_asked_again(),
+            _ => false,
         }
     }
 }

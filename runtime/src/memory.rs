@@ -1,8 +1,11 @@
-//! Readings of free memory: a value, where it comes from, and when it was taken. No portable query exists, and a
-//! number of unknown origin is worse than none, so the answer may be "unknown".
+//! Readings of free memory: a value, where it comes from, when it was taken, and what it leaves out. No portable query
+//! exists, and a number of unknown origin is worse than none, so the answer may be "unknown".
 
+use crate::cgroup;
+use plimsoll_estimator::Reading;
 use serde::Serialize;
 use std::fmt;
+use std::path::Path;
 use std::time::SystemTime;
 
 /// Where a reading comes from.
@@ -14,15 +17,48 @@ pub enum MemorySource {
     /// `MemAvailable` of Linux: software drivers, and adapters that share the machine's memory.
     #[serde(rename = "/proc/meminfo")]
     MemInfo,
+    /// The limit of a control group that this process is in (version 1), less what the group uses.
+    #[serde(rename = "cgroup v1")]
+    CgroupV1,
+    /// The same in version 2.
+    #[serde(rename = "cgroup v2")]
+    CgroupV2,
     /// Metal's recommended working set less what is allocated.
     #[serde(rename = "recommendedMaxWorkingSetSize")]
     MetalWorkingSet,
     /// DXGI's local segment group: budget less usage.
     #[serde(rename = "QueryVideoMemoryInfo")]
     VideoMemoryInfo,
+    /// A feed that somebody made up.
+    #[serde(rename = "simulated")]
+    Simulated,
     /// Nobody says.
     #[serde(rename = "unknown")]
     Unknown,
+}
+
+impl MemorySource {
+    /// What its readings leave out already.
+    fn excludes(self) -> &'static [&'static str] {
+        match self {
+            Self::VulkanBudget => &[
+                "what this process holds on the device",
+                "what the driver's budget keeps for other processes",
+            ],
+            Self::MemInfo => &["what every process holds, this one too", "swap"],
+            Self::CgroupV1 | Self::CgroupV2 => &[
+                "what every process of the group holds, this one too",
+                "pages of files that were written and not saved",
+                "swap",
+            ],
+            Self::MetalWorkingSet => &["what this process has allocated on the device"],
+            Self::VideoMemoryInfo => &[
+                "what this process holds of the local segments",
+                "what the system's budget keeps for other processes",
+            ],
+            Self::Simulated | Self::Unknown => &[],
+        }
+    }
 }
 
 impl fmt::Display for MemorySource {
@@ -30,15 +66,18 @@ impl fmt::Display for MemorySource {
         f.write_str(match self {
             MemorySource::VulkanBudget => "VK_EXT_memory_budget",
             MemorySource::MemInfo => "/proc/meminfo",
+            MemorySource::CgroupV1 => "cgroup v1",
+            MemorySource::CgroupV2 => "cgroup v2",
             MemorySource::MetalWorkingSet => "recommendedMaxWorkingSetSize",
             MemorySource::VideoMemoryInfo => "QueryVideoMemoryInfo",
+            MemorySource::Simulated => "simulated",
             MemorySource::Unknown => "unknown",
         })
     }
 }
 
 /// What was free, of how much, when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryReading {
     /// Bytes that could be allocated; `None` when nobody says.
     pub available: Option<u64>,
@@ -46,15 +85,51 @@ pub struct MemoryReading {
     pub total: Option<u64>,
     /// Who says so.
     pub source: MemorySource,
+    /// Which of several it is, where the source has several: the file with a group's limit.
+    pub of: Option<String>,
     /// When.
     pub at: SystemTime,
+    /// What the source left out of `available` already.
+    pub excluded: Vec<String>,
 }
 
 impl MemoryReading {
-    fn new(values: Option<(u64, u64)>, source: MemorySource) -> Self {
+    /// A reading taken now; of nobody's where there are no values `(available, total)`.
+    pub fn new(values: Option<(u64, u64)>, source: MemorySource) -> Self {
         let source = if values.is_some() { source } else { MemorySource::Unknown };
         let (available, total) = values.unzip();
-        Self { available, total, source, at: SystemTime::now() }
+        let excluded = source.excludes().iter().map(|&text| text.to_owned()).collect();
+        Self { available, total, source, of: None, at: SystemTime::now(), excluded }
+    }
+
+    /// The source, and which of several.
+    pub fn named(&self) -> String {
+        match &self.of {
+            Some(of) => format!("{} {of}", self.source),
+            None => self.source.to_string(),
+        }
+    }
+
+    /// As a reading to hold plans against. `None` when it says nothing.
+    pub fn reading(&self) -> Option<Reading> {
+        let taken = self.at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        Some(Reading { bytes: self.available?, source: self.named(), taken, excluded: self.excluded.clone() })
+    }
+
+    /// Reads the machine's free memory now: what Linux says is available, or what a control group leaves of it.
+    fn machine(root: &Path) -> Self {
+        let values = std::fs::read_to_string(root.join("proc/meminfo")).ok();
+        let values = values.and_then(|text| parse_mem_info(&text));
+        let machine = Self::new(values, MemorySource::MemInfo);
+        match cgroup::tightest(root) {
+            Some(room) if machine.available.is_none_or(|available| room.available < available) => {
+                let source = if room.version == 1 { MemorySource::CgroupV1 } else { MemorySource::CgroupV2 };
+                let total = room.limit.min(machine.total.unwrap_or(u64::MAX));
+                let of = Some(room.file.display().to_string());
+                Self { of, ..Self::new(Some((room.available, total)), source) }
+            }
+            _ => machine,
+        }
     }
 
     /// Reads the adapter's free memory now.
@@ -67,14 +142,10 @@ impl MemoryReading {
             wgpu::Backend::Metal => Self::new(metal(adapter), MemorySource::MetalWorkingSet),
             wgpu::Backend::Dx12 => Self::new(dxgi(adapter), MemorySource::VideoMemoryInfo),
             wgpu::Backend::Vulkan if !shared => Self::new(vulkan(adapter), MemorySource::VulkanBudget),
-            _ if shared => Self::new(mem_info(), MemorySource::MemInfo),
+            _ if shared => Self::machine(Path::new("/")),
             _ => Self::new(None, MemorySource::Unknown),
         }
     }
-}
-
-fn mem_info() -> Option<(u64, u64)> {
-    parse_mem_info(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 
 /// `(available, total)` in bytes from the text of `/proc/meminfo`.
@@ -154,6 +225,7 @@ fn dxgi(_: &wgpu::Adapter) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -163,5 +235,35 @@ mod tests {
         assert_eq!(parse_mem_info("MemTotal: 12 kB\n"), None);
         assert_eq!(parse_mem_info("MemTotal: 12 kB\nMemAvailable: 5 pages\n"), None);
         assert_eq!(parse_mem_info("MemTotal: 12 kB\nMemAvailable: -5 kB\n"), None);
+        assert_eq!(parse_mem_info("MemTotal: 12 kB\nMemAvailable: 99999999999999999999 kB\n"), None);
+        assert_eq!(parse_mem_info("MemTotal: 12 kB\nMemAvailable: 18446744073709551615 kB\n"), None);
+    }
+
+    #[test]
+    fn the_machine_is_what_a_group_leaves_of_it() {
+        let root = std::env::temp_dir().join(format!("plimsoll-machine-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let read = || MemoryReading::machine(&root);
+        assert_eq!((read().available, read().source), (None, MemorySource::Unknown));
+        assert_eq!(read().excluded, Vec::<String>::new(), "of no reading nothing is known");
+        write("proc/meminfo", "MemTotal: 16 kB\nMemAvailable: 8 kB\n");
+        assert_eq!((read().available, read().total), (Some(8192), Some(16_384)));
+        assert_eq!((read().named().as_str(), read().of), ("/proc/meminfo", None));
+        write("proc/self/mountinfo", "29 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
+        write("proc/self/cgroup", "0::/job\n");
+        write("cg/job/memory.max", "6000");
+        write("cg/job/memory.current", "1000");
+        let limited = read();
+        assert_eq!((limited.available, limited.total), (Some(5000), Some(6000)));
+        assert_eq!(limited.named(), "cgroup v2 /cg/job/memory.max");
+        assert!(limited.excluded.iter().any(|text| text.contains("group")), "{:?}", limited.excluded);
+        // A group that has more left than the machine limits nothing.
+        write("cg/job/memory.max", "60000");
+        assert_eq!((read().available, read().source), (Some(8192), MemorySource::MemInfo));
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }

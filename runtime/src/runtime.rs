@@ -4,12 +4,14 @@
 use crate::account;
 use crate::buffers::{self, Buffers};
 use crate::pipelines::Pipelines;
+use crate::readings::{Watch, still_fits};
 use crate::recording::{self, Cursor, Recordings};
 use crate::recurrent::Standing;
 use crate::tables::Tables;
 use crate::transfer::{self, Ring};
 use crate::{
-    Account, Cancel, Candidates, Device, RuntimeError, Sampling, StepInput, StepOutput, Stepper, weights,
+    Account, Cancel, Candidates, Device, MemoryChange, RuntimeError, Sampling, StepInput, StepOutput,
+    Stepper, weights,
 };
 use plimsoll_estimator::plan::View;
 use plimsoll_estimator::{Admitted, Plan};
@@ -54,6 +56,7 @@ pub struct Runtime {
     tables: Tables,
     standing: Standing,
     pub(crate) ring: Ring,
+    watch: Watch,
 }
 
 impl std::fmt::Debug for Runtime {
@@ -74,7 +77,7 @@ struct ReadBack {
 }
 
 impl Runtime {
-    /// Loads an admitted plan: checks it against device, model and checkpoint, creates its buffers all or none,
+    /// Loads an admitted plan: checks it against device, model, checkpoint and what is free now, creates its buffers all or none,
     /// compiles its pipelines and uploads its weights, and sees that exactly what was planned is allocated, with the
     /// load's staging and after it. When anything fails everything is freed again, and the
     /// device can be used for another load unless it was lost.
@@ -91,6 +94,7 @@ impl Runtime {
         let plan = admitted.plan();
         device.check("the device")?;
         expect_profile(&device, plan)?;
+        still_fits(&admitted, &device.memory())?;
         buffers::check(plan)?;
         weights::check(model, checkpoint)?;
         let tables = Tables::new(plan, &model.ropes)?;
@@ -116,7 +120,9 @@ impl Runtime {
             "loaded"
         );
         let (ring, standing) = (Ring::new(&plan.upload_buffers), Standing::new(plan));
-        Ok(Self { device, buffers, pipelines, recordings, tables, standing, ring, admitted })
+        // What others do from here on is a change.
+        let watch = Watch::new(device.memory(), plan.geometry.slots);
+        Ok(Self { device, buffers, pipelines, recordings, tables, standing, ring, watch, admitted })
     }
 
     /// Frees everything and gives the device back.
@@ -141,6 +147,16 @@ impl Runtime {
     /// seen to it that they agree.
     pub fn account(&self) -> Account {
         Account::take(&self.device, self.admitted.plan())
+    }
+
+    /// Free memory at the end of the load, and now.
+    pub fn memory_change(&self) -> MemoryChange {
+        self.watch.change(self.device.memory())
+    }
+
+    /// Free memory at the end of the load, and when the last sequence began; `None` before any has.
+    pub fn memory_when_last_begun(&self) -> Option<&MemoryChange> {
+        self.watch.last()
     }
 
     /// Records and submits the step that stands in the tables. Answers the last submit.
@@ -250,6 +266,7 @@ impl Stepper for Runtime {
         self.standing.check(input)?;
         self.tables.fill(input)?;
         let result = self.result(input.sampling)?;
+        self.watch.see(input, || self.device.memory());
         self.standing.begin(input);
         let output = self.launch(input, result)?;
         self.standing.done(input);

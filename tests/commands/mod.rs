@@ -9,7 +9,12 @@ use std::process::{Command, Output, Stdio};
 
 pub fn plimsoll() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command.env_remove("PLIMSOLL_MEMORY_LIMIT").env_remove("PLIMSOLL_ADAPTER").stdin(Stdio::null());
+    command
+        .env_remove("PLIMSOLL_MEMORY_LIMIT")
+        .env_remove("PLIMSOLL_RESERVE")
+        .env_remove("PLIMSOLL_CACHE_LIMIT")
+        .env_remove("PLIMSOLL_ADAPTER")
+        .stdin(Stdio::null());
     command
 }
 

@@ -2,14 +2,12 @@
 
 use super::{Failure, bytes};
 use crate::geometry::{Geometry, KvPair, KvStore, Priced};
+use crate::policy::{MemoryPolicy, SettingError};
 use clap::Args;
 use plimsoll_kernels::{KvFormat, Limits};
 use plimsoll_models::hub::{self, HubOptions};
 use plimsoll_models::{Checkpoint, Model, ModelError, Registry};
 use std::path::Path;
-
-/// The environment variable that is a memory ceiling beside `--memory`.
-pub const MEMORY_VARIABLE: &str = "PLIMSOLL_MEMORY_LIMIT";
 
 /// What is printed.
 #[derive(Debug, Args)]
@@ -118,8 +116,15 @@ pub fn with_kv(geometry: Geometry, pair: KvPair) -> Geometry {
 pub struct LimitArgs {
     /// A ceiling on device memory for the steady state, e.g. 48GiB, 48GB or 1_000_000; the load's staging (the line
     /// `load peak`) comes on top. PLIMSOLL_MEMORY_LIMIT is another ceiling
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub memory: Option<u64>,
+    /// Left for others of the memory that is free when it is looked at. PLIMSOLL_RESERVE is another reserve
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
+    pub reserve: Option<u64>,
+    /// The most that is kept without being live: prefix pages, snapshots; 0 keeps nothing [default: all free pages,
+    /// snapshots as the geometry asks]. PLIMSOLL_CACHE_LIMIT is another limit
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
+    pub cache_limit: Option<u64>,
     /// The most bytes of one buffer
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     pub max_allocation: Option<u64>,
@@ -129,24 +134,31 @@ pub struct LimitArgs {
 }
 
 impl LimitArgs {
-    /// The operator's ceiling and the setting it comes from: the smaller of flag and environment.
+    /// What the operator asks of memory: the stricter of flag and environment.
     ///
     /// # Errors
     /// [`Failure::Usage`] when the environment's is no amount.
+    pub fn policy(&self) -> Result<MemoryPolicy, Failure> {
+        let usage = |error: SettingError| Failure::Usage(error.to_string());
+        let mut policy = MemoryPolicy::from_environment().map_err(usage)?;
+        if let Some(bytes) = self.memory {
+            policy = policy.with_memory(bytes, "flag --memory").map_err(usage)?;
+        }
+        if let Some(bytes) = self.reserve {
+            policy = policy.with_reserve(bytes, "flag --reserve");
+        }
+        if let Some(bytes) = self.cache_limit {
+            policy = policy.with_cache_limit(bytes, "flag --cache-limit");
+        }
+        Ok(policy)
+    }
+
+    /// The operator's ceiling and the setting it comes from: the smaller of flag and environment.
+    ///
+    /// # Errors
+    /// As [`policy`](Self::policy).
     pub fn ceiling(&self) -> Result<Option<(u64, String)>, Failure> {
-        let flag = self.memory.map(|bytes| (bytes, "flag --memory".to_owned()));
-        let variable = match std::env::var(MEMORY_VARIABLE) {
-            Err(std::env::VarError::NotPresent) => None,
-            Err(error) => return Err(Failure::Usage(format!("{MEMORY_VARIABLE}: {error}"))),
-            Ok(text) => {
-                let parsed = bytes::parse(&text);
-                let amount = parsed.map_err(|why| {
-                    Failure::Usage(format!("invalid value {text:?} for {MEMORY_VARIABLE}: {why}"))
-                })?;
-                Some((amount, format!("environment {MEMORY_VARIABLE}")))
-            }
-        };
-        Ok(flag.into_iter().chain(variable).min_by_key(|(bytes, _)| *bytes))
+        Ok(self.policy()?.memory().map(|setting| (setting.bytes, setting.name.clone())))
     }
 
     /// Takes these limits away from those of a profile.

@@ -11,9 +11,10 @@ use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, MAX_SNAPSHOTS,
 use crate::html;
 use crate::others::{Other, Others, Replaced, Role};
 use crate::peers;
+use crate::policy::CacheLimit;
 use crate::report::{Question, RefusalPart, Report};
 use crate::roofline::ceilings;
-use crate::verdict::{Overhead, Verdict};
+use crate::verdict::{Lasts, Overhead, Verdict};
 use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model, ModelError};
@@ -180,6 +181,8 @@ pub struct Warned<'w, D> {
     pub document: &'w D,
     /// The warnings.
     pub warnings: &'w [String],
+    /// The limit of what is retained.
+    pub cache_limit: CacheLimit,
 }
 
 /// What is allowed, and may not be meant: more context than the model was made for works, and what it says may not.
@@ -212,9 +215,8 @@ pub fn run(
     machine: Option<Machine>,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
-    let ceiling = args.limits.ceiling()?;
+    let policy = args.limits.policy()?;
     let model = recast(args, build(checkpoint, path)?, checkpoint)?;
-    let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
     let table = args.device.as_ref().map(|_| DeviceTable::standard()).transpose().map_err(table_error)?;
     let device = match (&args.device, &table) {
         (Some(_), _) if machine.is_some() => {
@@ -242,7 +244,7 @@ pub fn run(
     let others = others(args, &model, &geometry, &profile)?;
     // The table says what a device has in all, an adapter what is free of it.
     let counted = if device.is_some() { others.staying() } else { others.clone() };
-    let budget = counted.budget(requested, derived);
+    let budget = policy.budget_beside(derived, &counted);
     let question = Question {
         checkpoint,
         model: &model,
@@ -270,8 +272,16 @@ pub fn run(
             let (name, need, have) = (broken.what.clone(), broken.need, broken.have);
             let reason = format!("{name}: {} bytes of {}", grouped(need), grouped(have));
             report.verdict = "refused".into();
-            report.refusal =
-                Some(RefusalPart { broke: "load_peak".into(), name, need, have, reason, nearest: vec![] });
+            report.refusal = Some(RefusalPart {
+                broke: "load_peak".into(),
+                name,
+                need,
+                have,
+                term: None,
+                lasts: Lasts::Forever,
+                reason,
+                nearest: vec![],
+            });
         }
     }
     report.others = (!others.is_empty()).then_some(others);
@@ -283,7 +293,8 @@ pub fn run(
         std::fs::write(path, html::page(&report)).map_err(|e| Failure::file("write", path, e))?;
     }
     if args.output.json {
-        output::document(&Warned { document: &report, warnings: &warnings })?;
+        let cache_limit = policy.cache_limit();
+        output::document(&Warned { document: &report, warnings: &warnings, cache_limit })?;
     } else {
         output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
         if args.chart {

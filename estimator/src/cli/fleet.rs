@@ -138,7 +138,12 @@ fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
     limits.max_buffer_size = buffer.unwrap_or(limits.max_buffer_size);
     let binding = binding.unwrap_or(limits.max_storage_buffer_binding_size);
     limits.max_storage_buffer_binding_size = binding.min(limits.max_buffer_size);
-    let own = memory.map(|bytes| Reading { bytes, source: "the fleet's file".into(), taken: 0 });
+    let own = memory.map(|bytes| Reading {
+        bytes,
+        source: "the fleet's file".into(),
+        taken: 0,
+        excluded: Vec::new(),
+    });
     let budget =
         Budget::resolve(None, own.or(reading)).ok_or_else(|| format!("{}: how much memory?", row.name))?;
     Ok((profile, budget))

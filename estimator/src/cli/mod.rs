@@ -4,7 +4,6 @@
 //! else. Exit codes: 0 done or fits, 2 usage, 3 refused, 4 cannot price, 5 bad input file.
 
 pub mod args;
-pub mod bytes;
 pub mod estimate;
 mod failure;
 pub mod fleet;
@@ -12,4 +11,5 @@ pub mod output;
 pub mod peer_args;
 pub mod show;
 
+pub use crate::bytes;
 pub use failure::{Failure, model_code, say};

@@ -2,6 +2,7 @@
 
 use super::bytes::{grouped, human};
 use crate::devices::{Basis, DeviceTable};
+use crate::policy::CacheLimit;
 use crate::report::Report;
 use crate::verdict::Suggestion;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
@@ -31,6 +32,16 @@ pub fn budget_line(budget: Option<(u64, &str)>) -> String {
     match budget {
         Some((bytes, source)) => format!("budget    {} bytes ({}), {source}", grouped(bytes), human(bytes)),
         None => "budget    none known".into(),
+    }
+}
+
+/// The line of the limit of what is retained.
+pub fn cache_line(limit: &CacheLimit) -> String {
+    match limit.bytes {
+        Some(bytes) => {
+            format!("retained  at most {} bytes ({}), {}", grouped(bytes), human(bytes), limit.source)
+        }
+        None => format!("retained  {}", limit.source),
     }
 }
 

@@ -7,6 +7,9 @@ use crate::plan::When;
 use plimsoll_kernels::ops::{combine, expert_sort, experts, route};
 use plimsoll_models::graph::{self, MatrixId, Rows, TensorId, VectorId};
 
+/// What follows the label of a dispatch that sorts.
+pub(super) const SORT: &str = ".sort";
+
 impl<'a> Lowering<'a> {
     /// Ids and weights of the chosen experts.
     pub(super) fn route(
@@ -81,11 +84,7 @@ impl<'a> Lowering<'a> {
                 return Err(PlanError::graph(label, "an input of neither tokens nor these choices"));
             }
         };
-        let tile = (self.max_tokens > NARROW).then(|| experts::tile(profile, count, top, self.max_tokens));
-        let who = match tile {
-            None => Operand::Tensor(routing),
-            Some(tile) => Operand::Scratch(self.sort(label, routing, count, top, tile)),
-        };
+        let (tile, who) = self.choices(label, routing, count);
         let choices = u64::from(self.max_tokens) * u64::from(top);
         let flops_per_row = 2 * u64::from(record.cols()) * choices;
         let rows = (profile.work_budget / flops_per_row.max(1)).clamp(1, u64::from(n)) as u32;
@@ -126,6 +125,22 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
+    /// The tile in which the choices of a routing among `count` experts are read, where there are many tokens, and where
+    /// they stand.
+    pub(super) fn choices(
+        &mut self,
+        label: &'a str,
+        routing: TensorId,
+        count: u32,
+    ) -> (Option<u32>, Operand) {
+        if self.max_tokens <= NARROW {
+            return (None, Operand::Tensor(routing));
+        }
+        let top = self.width(routing) / 2;
+        let tile = experts::tile(self.shared.profile, count, top, self.max_tokens);
+        (Some(tile), Operand::Scratch(self.sort(label, routing, count, top, tile)))
+    }
+
     /// The choices of a routing, sorted by expert: made where they are first used, alive to where they are last.
     fn sort(&mut self, label: &'a str, routing: TensorId, count: u32, top: u32, tile: u32) -> usize {
         if let Some(&made) = self.sorted.get(&(routing, tile)) {
@@ -144,7 +159,7 @@ impl<'a> Lowering<'a> {
         let table = self.scratch(expert_sort::words(&args) * 4);
         for call in expert_sort::plan(self.shared.profile, &args) {
             let operands = vec![Operand::Tensor(routing), Operand::Scratch(table)];
-            self.push(label, ".sort", When::Always, call, operands);
+            self.push(label, SORT, When::Always, call, operands);
         }
         self.sorted.insert((routing, tile), table);
         table

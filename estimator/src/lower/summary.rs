@@ -3,12 +3,14 @@
 //! A part is the ops whose lowering looks at the same things, so that it can be kept and found again by what it looked
 //! at. The ops are lowered by the same functions as those of a plan.
 
+use super::experts::SORT;
 use super::{Draft, Lowering, Scratch, Shared};
+use crate::alike::Class;
 use crate::error::PlanError;
 use crate::plan::{KvPlan, KvSegment};
 use plimsoll_kernels::Kernel;
 use plimsoll_models::graph::Op;
-use std::collections::HashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Ops by what their lowering looks at, beside the model, the profile and the most tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,14 +69,22 @@ impl Cuts {
     }
 }
 
-/// What an attention op adds to the arena and to the bindings, where another of its class has been lowered.
+/// What has been lowered, by kind and class and by how pages are cut.
+#[derive(Default)]
+struct AllSeen {
+    kinds: FxHashMap<(u32, u32), Seen>,
+    classes: FxHashSet<(u32, u32)>,
+}
+
+/// What an op adds to the arena and to the bindings, where another of its kind has been lowered.
 struct Seen {
+    /// Bytes of each scratch; a sorted table is not among them.
     scratch: Vec<u64>,
     /// Bytes of its largest binding and what follows the label.
     largest: Option<(u64, &'static str)>,
 }
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
     /// Whether every tensor of the program fits a binding, and the least that its arena takes.
     pub fn room(shared: &Shared<'_>, max_tokens: u32) -> (Option<PlanError>, u64) {
         let this = Lowering::new(shared, max_tokens);
@@ -91,39 +101,16 @@ impl Lowering<'_> {
         let facts = &shared.prepared.facts;
         let mut this = Lowering::new(shared, max_tokens);
         let mut sum = Summary::default();
-        let mut seen: HashMap<(u32, u32), Seen> = HashMap::new();
+        let mut seen = AllSeen::default();
         let sound = facts.fault().map_or(shared.model.graph.ops.len(), |(at, _)| at);
         let ops = &shared.model.graph.ops;
-        for (index, (label, op)) in ops.iter().enumerate().take(sound) {
+        for index in 0..sound.min(ops.len()) {
             if facts.parts.get(index) != Some(&part) {
                 continue;
             }
-            let class = this.class(op, index, cuts);
-            if let Some(seen) = class.and_then(|class| seen.get(&class)) {
-                this.op = index as u32;
-                if let Op::Attention { attention, .. } = op
-                    && let Err(fault) = this.expect_writer(label, attention)
-                {
-                    sum.fault = Some((index as u32, fault));
-                    break;
-                }
-                seen.scratch.iter().for_each(|&bytes| {
-                    this.scratch(bytes);
-                });
-                if let Some((bytes, suffix)) = seen.largest {
-                    sum.offer(bytes, index as u32, || format!("{label}{suffix}"));
-                }
-                continue;
-            }
-            let before = this.scratch.len();
-            if let Err(fault) = this.lower_at(index) {
+            if let Err(fault) = this.add(&mut sum, &mut seen, index, cuts) {
                 sum.fault = Some((index as u32, fault));
                 break;
-            }
-            let largest = this.settle(&mut sum, index as u32);
-            if let Some(class) = class {
-                let scratch = this.scratch.iter().skip(before).map(|s| s.0).collect();
-                seen.insert(class, Seen { scratch, largest });
             }
         }
         if let (None, Some((at, fault))) = (&sum.fault, facts.fault()) {
@@ -134,7 +121,7 @@ impl Lowering<'_> {
             match this.samples() {
                 Err(fault) => sum.fault = Some((end, fault)),
                 Ok(results) => {
-                    this.settle(&mut sum, end);
+                    this.settle(&mut sum);
                     let bytes = results.iter().filter_map(|&i| this.scratch.get(i)).map(|s| s.0);
                     let logits = this.tensor_bytes(shared.model.graph.logits.0 as usize);
                     sum.sampled = bytes.max().unwrap_or(0).max(logits);
@@ -145,16 +132,73 @@ impl Lowering<'_> {
         sum
     }
 
-    /// The class of an attention op, and how the pages of its layer are cut.
-    fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(u32, u32)> {
-        let Op::Attention { attention, .. } = op else { return None };
+    /// Lowers an op as far as nothing like it has been lowered, and takes it into the sum.
+    fn add(
+        &mut self,
+        sum: &mut Summary,
+        seen: &mut AllSeen,
+        index: usize,
+        cuts: Option<&Cuts>,
+    ) -> Result<(), PlanError> {
+        let Some((label, op)) = self.shared.model.graph.ops.get(index) else { return Ok(()) };
+        self.op = index as u32;
+        let (class, kind) = match self.class(op, index, cuts) {
+            Some((Class { kind, class }, cut)) => (Some((class, cut)), Some((kind, cut))),
+            None => (None, None),
+        };
+        if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind))
+            && class.is_some_and(|class| seen.classes.contains(&class))
+        {
+            // Its parameters are in the sum as well.
+            match op {
+                Op::Attention { attention, .. } => self.expect_writer(label, attention)?,
+                Op::Experts { routing, experts, .. } => {
+                    let count = self.shared.model.matrix(*experts).map_or(0, |m| m.experts);
+                    self.choices(label, *routing, count);
+                    self.settle(sum);
+                }
+                _ => {}
+            }
+            for &bytes in &alike.scratch {
+                self.scratch(bytes);
+            }
+            sum.offer_as(alike, self.op, label);
+            return Ok(());
+        }
+        let before = self.scratch.len();
+        self.lower_at(index)?;
+        // Not every op of a kind sorts its choices.
+        let sorting = self.drafts.iter().take_while(|draft| draft.suffix == SORT).count();
+        let products = self.drafts.split_off(sorting);
+        self.settle(sum);
+        self.drafts = products;
+        seen.classes.extend(class);
+        if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind)) {
+            sum.params.extend(self.drafts.drain(..).map(|draft| draft.call.params));
+            sum.offer_as(alike, self.op, label);
+            return Ok(());
+        }
+        let largest = self.settle(sum);
+        if let Some(kind) = kind {
+            let made = if matches!(op, Op::Experts { .. }) { self.scratch.len() } else { before };
+            let scratch = self.scratch.iter().skip(made).map(|s| s.0).collect();
+            seen.kinds.insert(kind, Seen { scratch, largest });
+        }
+        Ok(())
+    }
+
+    /// The class of an op, and of attention how the pages of its layer are cut.
+    fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(Class, u32)> {
+        let class = *self.shared.prepared.facts.classes.get(index)?.as_ref()?;
+        let Op::Attention { attention, .. } = op else { return Some((class, 0)) };
         let layers = &self.shared.kv.layers;
         let layer = layers.binary_search_by_key(&attention.state, |l| l.state).ok()?;
-        Some((*self.shared.prepared.facts.classes.get(index)?, *cuts?.0.get(layer)?))
+        Some((class, *cuts?.0.get(layer)?))
     }
 
     /// Takes the drafts of an op into the sum. Answers its largest binding and what follows its label there.
-    fn settle(&mut self, sum: &mut Summary, op: u32) -> Option<(u64, &'static str)> {
+    fn settle(&mut self, sum: &mut Summary) -> Option<(u64, &'static str)> {
+        let op = self.op;
         let drafts = std::mem::take(&mut self.drafts);
         let largest = match self.held(&drafts) {
             Ok(largest) => largest.and_then(|(bytes, i)| Some((bytes, drafts.get(i)?))),
@@ -178,6 +222,13 @@ impl Lowering<'_> {
 }
 
 impl Summary {
+    /// Takes the largest binding of an op like one that has been lowered.
+    fn offer_as(&mut self, alike: &Seen, op: u32, label: &str) {
+        if let Some((bytes, suffix)) = alike.largest {
+            self.offer(bytes, op, || format!("{label}{suffix}"));
+        }
+    }
+
     /// Takes a binding for the largest if none before it was larger.
     fn offer(&mut self, bytes: u64, op: u32, label: impl FnOnce() -> String) {
         if self.largest.as_ref().is_none_or(|(most, ..)| bytes >= *most) {

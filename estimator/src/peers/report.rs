@@ -8,7 +8,7 @@ use crate::report::{
     BudgetPart, Bytes, Exact, Fits, GeometryPart, Largest, Lever, ModelPart, OverheadPart, Question,
     RefusalPart, Report, Rung, SCHEMA,
 };
-use crate::verdict::Suggestion;
+use crate::verdict::{Lasts, Suggestion};
 use plimsoll_models::Model;
 
 /// The most slots and the largest chunk that are tried.
@@ -154,7 +154,11 @@ impl Asker<'_> {
         let refusal = |broke: &str, name: &str, need, have, reason| {
             let (broke, name) = (broke.to_owned(), name.to_owned());
             let nearest = self.nearest(geometry);
-            let part = RefusalPart { broke, name, need, have, reason, nearest };
+            let lasts = match self.budget {
+                Some(budget) if broke == "total" => Lasts::of(need, budget),
+                _ => Lasts::Forever,
+            };
+            let part = RefusalPart { broke, name, need, have, term: None, lasts, reason, nearest };
             ("refused".to_owned(), Some(part))
         };
         let price = match priced {

@@ -59,8 +59,13 @@ impl BudgetPart {
             bytes: budget.bytes,
             source: budget.source.clone(),
             requested: budget.requested,
+            setting: budget.setting.clone(),
             derived: budget.derived.as_ref().map(|r| r.bytes),
             taken: budget.derived.as_ref().map(|r| r.taken),
+            excluded: budget.derived.as_ref().map(|r| r.excluded.clone()).unwrap_or_default(),
+            reserve: budget.reserve.clone(),
+            won: budget.won,
+            why: budget.why.clone(),
         }
     }
 }
@@ -72,6 +77,8 @@ impl RefusalPart {
             name: refusal.name.clone(),
             need: refusal.need,
             have: refusal.have,
+            term: refusal.term.map(|term| term.name().to_owned()),
+            lasts: refusal.lasts,
             reason: refusal.reason.clone(),
             nearest: refusal.nearest.clone(),
         }

@@ -167,6 +167,17 @@ impl Quantization {
         self.named(module).is_some()
     }
 
+    /// Whether it may say different things of modules whose paths differ in a number only. A glob without digits never
+    /// does: it takes a number by a `*`, and that takes any.
+    pub(super) fn tells_numbers_apart(&self) -> bool {
+        let tells = |pattern: &Pattern| match pattern {
+            Pattern::Linear => false,
+            Pattern::Glob(glob) => glob.bytes().any(|b| b.is_ascii_digit()),
+            Pattern::Regex(_) => true,
+        };
+        !self.named.is_empty() || self.ignored.iter().chain(self.rules.iter().map(|(p, _)| p)).any(tells)
+    }
+
     /// What it says of a module of this path whose rows have `cols` values; `None` is plain.
     ///
     /// # Errors

@@ -187,7 +187,8 @@ impl<'a> Weights<'a> {
             (None, Some(stacked)) => scheme(stacked)?,
             (None, None) => None,
         };
-        if let Some(separate) = names.separate {
+        // There are tens of thousands of names, and most configurations speak of all experts alike.
+        if let Some(separate) = names.separate.filter(|_| self.quantization.tells_numbers_apart()) {
             for expert in 1..experts {
                 if scheme(&separate(expert))? != first {
                     return Err(mixed(&separate(expert)));

@@ -7,7 +7,7 @@ use plimsoll::estimator::cli::args::{build, on_hub, open};
 use plimsoll::estimator::cli::{bytes, output};
 pub use plimsoll::reading;
 use plimsoll::runtime::Refused;
-use plimsoll::{AdapterChoice, Checkpoint, DEMO, DeviceOptions, Opened, SamplerOptions};
+use plimsoll::{AdapterChoice, Checkpoint, DEMO, DeviceOptions, MemoryPolicy, Opened, SamplerOptions};
 use std::path::{Path, PathBuf};
 
 /// Which model.
@@ -86,6 +86,11 @@ impl MachineArgs {
     /// How the adapter is opened.
     pub fn options(&self) -> DeviceOptions {
         device_options(&self.adapter, &self.limits)
+    }
+
+    /// What the operator asks of memory.
+    pub fn policy(&self) -> Result<MemoryPolicy, Failure> {
+        Ok(self.limits.policy()?)
     }
 
     /// The operator's ceiling and the setting it comes from.

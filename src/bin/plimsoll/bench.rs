@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let device = engine.stepper().device();
     let account = engine.stepper().account();
     if args.output.json {
-        let mut document = load::facts(&engine);
+        let mut document = load::facts(&engine, &args.machine)?;
         document["schema"] = json!(1);
         document["prompt_tokens"] = json!(args.prompt_tokens);
         document["new_tokens"] = json!(args.new_tokens);

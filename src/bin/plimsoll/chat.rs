@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     if args.output.json {
-        let mut document = load::facts(session.engine());
+        let mut document = load::facts(session.engine(), &args.machine)?;
         document["schema"] = json!(1);
         document["messages"] = json!(talk.messages);
         document["failed"] = json!(talk.failed);

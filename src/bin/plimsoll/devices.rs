@@ -56,7 +56,7 @@ fn describe(index: usize, info: &AdapterInfo, verbose: bool) -> String {
             "{} free of {} ({})",
             amount(info.memory.available),
             amount(info.memory.total),
-            info.memory.source
+            info.memory.named()
         ),
     );
     row("largest buffer", human(limits.max_buffer_size));

@@ -27,7 +27,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Ok(fleet::show(file, args.estimate.output.json)?);
     }
     // A wrong setting is said before anything is opened.
-    args.estimate.limits.ceiling()?;
+    args.estimate.limits.policy()?;
     let checkpoint = args.model.checkpoint()?;
     let machine = match &args.adapter.adapter {
         Some(_) => {

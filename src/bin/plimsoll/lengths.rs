@@ -47,7 +47,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     if args.output.json {
-        let mut document = load::facts(&engine);
+        let mut document = load::facts(&engine, &args.machine)?;
         document["schema"] = json!(1);
         document["new_tokens"] = json!(args.new_tokens);
         document["repetitions"] = json!(args.repetitions);

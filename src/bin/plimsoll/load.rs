@@ -1,6 +1,6 @@
 //! From a checkpoint to a loaded plan: budget, verdict, progress.
 
-use crate::args::{MachineArgs, Output};
+use crate::args::{MachineArgs, Output, reading};
 use crate::failure::Failure;
 use crate::show;
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
@@ -28,17 +28,17 @@ pub fn admit(
     out: &Output,
 ) -> Result<Ready, Failure> {
     runs(opened)?;
-    let ceiling = machine.ceiling()?;
+    let policy = machine.policy()?;
     let device = Device::open(&machine.options())?;
-    let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
-    let budget = plimsoll::budget(requested, &device.memory());
+    let budget = policy.budget(reading(&device.memory()));
+    let cache_limit = policy.cache_limit();
     let profile = device.profile();
     let warnings = note_warnings(&opened.model, geometry);
     let admitted = match judge(opened, geometry, profile, budget.clone(), machine.insist) {
         Err(Error::Refused(refusal)) => {
             let (report, _) = opened.estimate(geometry, profile, budget.as_ref())?;
             if out.json {
-                output::document(&Warned { document: &report, warnings: &warnings })?;
+                output::document(&Warned { document: &report, warnings: &warnings, cache_limit })?;
             }
             let details = show::refusal(&report);
             return Err(cli::Failure::Refused { reason: refusal.to_string(), details }.into());
@@ -46,7 +46,10 @@ pub fn admit(
         other => other?,
     };
     if out.verbose > 0 {
-        output::note(format_args!("{}", show::plan(admitted.plan(), &device, admitted.budget())));
+        output::note(format_args!(
+            "{}",
+            show::plan(admitted.plan(), &device, admitted.budget(), &cache_limit)
+        ));
     }
     if out.verbose > 1 {
         output::note(format_args!("{}", admitted.plan()));
@@ -162,12 +165,12 @@ pub fn prefill_bar(total: u64) -> ProgressBar {
     bar
 }
 
-/// What documents say of the machine and of the plan on it.
-pub fn facts(engine: &Engine<Runtime>) -> Value {
+/// What documents say of the machine, of what the operator asked of it, and of the plan on it.
+pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, Failure> {
     let runtime = engine.stepper();
     let (plan, device) = (engine.plan(), runtime.device());
     let budget: Option<&Budget> = runtime.admitted().budget();
-    json!({
+    Ok(json!({
         "model": {"name": plan.model.name, "architecture": plan.model.architecture},
         "adapter": {"name": device.info().name, "backend": device.info().backend, "driver": device.info().driver_info},
         "geometry": plan.geometry,
@@ -175,9 +178,11 @@ pub fn facts(engine: &Engine<Runtime>) -> Value {
         "allocated": {"bytes": device.totals().live_bytes, "buffers": device.totals().live},
         "account": runtime.account(),
         "budget": budget,
+        "cache_limit": machine.policy()?.cache_limit(),
+        "free_memory": runtime.memory_change(),
         "overridden": runtime.admitted().overridden(),
         "warnings": warnings(plan.model.context_max, &plan.geometry),
-    })
+    }))
 }
 
 /// Logit rows a step so that scoring many positions is fast and their bytes stay moderate.

@@ -192,7 +192,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     bar.finish_and_clear();
-    let mut document = load::facts(&engine);
+    let mut document = load::facts(&engine, &args.machine)?;
     document["schema"] = json!(1);
     document["mean_nll"] = json!(score.mean_nll());
     document["scored_tokens"] = json!(score.tokens);

@@ -134,7 +134,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         ));
     }
     if args.output.json {
-        let mut document = load::facts(session.engine());
+        let mut document = load::facts(session.engine(), &args.machine)?;
         document["schema"] = json!(1);
         document["text"] = json!(text);
         document["prompt_ids"] = json!(ids);

@@ -1,14 +1,14 @@
 //! The admitted plan as a table for people.
 
 use plimsoll::estimator::cli::bytes::{grouped, human};
-use plimsoll::estimator::cli::show::budget_line;
+use plimsoll::estimator::cli::show::{budget_line, cache_line};
 pub use plimsoll::estimator::cli::show::{refusal, table};
 use plimsoll::estimator::plan::Segment;
-use plimsoll::{Budget, Device, Plan};
+use plimsoll::{Budget, CacheLimit, Device, Plan};
 use std::fmt::Write;
 
 /// The admitted plan: bytes per segment.
-pub fn plan(plan: &Plan, device: &Device, budget: Option<&Budget>) -> String {
+pub fn plan(plan: &Plan, device: &Device, budget: Option<&Budget>, cache: &CacheLimit) -> String {
     let g = &plan.geometry;
     let mut text = String::new();
     let _ = writeln!(text, "model     {} ({})", plan.model.name, plan.model.architecture);
@@ -19,6 +19,13 @@ pub fn plan(plan: &Plan, device: &Device, budget: Option<&Budget>) -> String {
         g.context, g.slots, g.prefill_chunk, g.kv, g.logit_rows
     );
     let _ = writeln!(text, "{}", budget_line(budget.map(|b| (b.bytes, b.source.as_str()))));
+    if let Some(budget) = budget {
+        let _ = writeln!(text, "          {}", budget.why);
+        for what in budget.derived.iter().flat_map(|reading| &reading.excluded) {
+            let _ = writeln!(text, "          left out of the reading: {what}");
+        }
+    }
+    let _ = writeln!(text, "{}", cache_line(cache));
     let mut table = table(&["segment", "bytes", ""], &[1, 2]);
     for segment in Segment::ALL {
         let bytes = plan.segment_bytes(segment);

@@ -98,7 +98,7 @@ fn step(args: &Args, order: &Order, stage: &mut &'static str) -> Result<Step, St
     let device = Device::open(&options)?;
     reach("admitting")?;
     let before = device.memory();
-    let budget = plimsoll::budget(requested, &before);
+    let budget = args.machine.policy()?.budget(plimsoll::reading(&before));
     let (admitted, exceeded) = admit(&opened, &geometry, &device, budget, requested, args.machine.insist)?;
     let planned = admitted.plan().total();
 

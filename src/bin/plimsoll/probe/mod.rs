@@ -39,6 +39,10 @@ struct Probe<'a> {
     /// Whether the device takes its memory from the machine's.
     shared: bool,
     ceiling: Option<(u64, String)>,
+    /// What was resolved of the limit of retained memory.
+    cache_limit: Value,
+    /// Bytes left to others.
+    reserve: Option<u64>,
     geometry: Geometry,
     first: u32,
     last: u32,
@@ -124,6 +128,8 @@ impl<'a> Probe<'a> {
         Ok(Self {
             args,
             ceiling,
+            cache_limit: json!(args.machine.policy()?.cache_limit()),
+            reserve: args.machine.limits.reserve,
             first,
             last,
             geometry,
@@ -162,7 +168,7 @@ impl<'a> Probe<'a> {
             "step": self.args.step,
             "max": self.last,
             "floor": self.watch.floor,
-            "limits": {"memory": self.ceiling, "address_space": self.address_space, "machine": self.total},
+            "limits": {"memory": self.ceiling, "reserve": self.reserve, "cache": self.cache_limit, "address_space": self.address_space, "machine": self.total},
         })
     }
 

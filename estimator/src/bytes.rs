@@ -51,6 +51,17 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The same, where an amount of nothing is no amount: a limit of 0 bytes would refuse everything.
+///
+/// # Errors
+/// What was expected, in a sentence.
+pub fn positive(text: &str) -> Result<u64, String> {
+    match parse(text)? {
+        0 => Err("0 bytes would refuse everything: expected more than 0".into()),
+        bytes => Ok(bytes),
+    }
+}
+
 /// Reads a positive count, `8192` or `8_192`.
 ///
 /// # Errors
@@ -90,6 +101,11 @@ mod tests {
             ["", "GiB", "48G", "48Gb/s", "-1", "1e9", "0x10", "1..5GB", "_1", "1_", "9999999TiB", "ten", "１"]
         {
             assert!(parse(text).unwrap_err().contains("48GiB"), "{text}");
+            assert!(positive(text).unwrap_err().contains("48GiB"), "{text}");
+        }
+        assert_eq!(positive("1"), Ok(1));
+        for nothing in ["0", "0GiB", "0.0001kB"] {
+            assert!(positive(nothing).unwrap_err().contains("more than 0"), "{nothing}");
         }
     }
 

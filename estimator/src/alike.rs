@@ -1,0 +1,139 @@
+//! Ops that are lowered alike: with the same parameters and the same scratch, and bindings of the same sizes.
+//!
+//! Layers of a model differ in little but where their weights and their states stand, and a stack of experts is a
+//! thousand dispatches in each of them.
+
+use crate::groups::{Groups, stacks};
+use crate::plan::{VectorPlace, View};
+use plimsoll_kernels::Record;
+use plimsoll_models::Model;
+use plimsoll_models::graph::{Attention, HeadNorm, Op, Rows, TensorId, VectorId};
+use rustc_hash::FxHashMap;
+
+/// All that the lowering of an op with matrices looks at, but for the numbers of a step and where its vectors stand.
+#[derive(PartialEq, Eq, Hash)]
+struct Reads {
+    /// Width and rows of each tensor, and the first of them that is the same one.
+    tensors: Vec<(u32, Rows, usize)>,
+    accumulate: bool,
+    /// Experts of a stack; none where the matrices are of a linear layer.
+    experts: Option<u32>,
+    stacks: Vec<Stack>,
+    /// Bytes of the window of vectors.
+    window: u64,
+}
+
+/// A stack of matrices, and whether it has a bias.
+#[derive(PartialEq, Eq, Hash)]
+struct Stack {
+    record: Record,
+    rows: u32,
+    /// First row, rows and bytes of each shard.
+    shards: Vec<(u32, u32, u64)>,
+    bias: bool,
+}
+
+/// Ops of one kind bind alike; those of one class have the same parameters too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Class {
+    /// Ops that differ in nothing but where their weights, vectors and states stand have one number.
+    pub kind: u32,
+    /// Those among them whose vectors stand at the same words have one number.
+    pub class: u32,
+}
+
+/// The class of each op with matrices or attention: ops of one are lowered alike, attention where the pages of its
+/// layers are cut alike.
+pub(crate) fn classes(
+    model: &Model,
+    groups: &Groups,
+    vectors: &[View],
+    places: &[VectorPlace],
+) -> Vec<Option<Class>> {
+    let place = |id: VectorId| places.get(id.0 as usize).copied().unwrap_or_default();
+    let window = |op: &Op| {
+        let window = op.vectors().first().map_or(0, |id| place(*id).window);
+        vectors.get(window as usize).map_or(0, |view| view.bytes)
+    };
+    let tensor = |id: TensorId| model.graph.tensors.get(id.0 as usize);
+    // Attention by the widths it reads and writes, so that few are compared.
+    let mut attention: FxHashMap<(u32, u32, bool, u64), Vec<(u32, Attention)>> = FxHashMap::default();
+    let mut reads: FxHashMap<Reads, u32> = FxHashMap::default();
+    let mut classes: FxHashMap<(u32, Vec<(u32, u32)>), u32> = FxHashMap::default();
+    let mut kinds = 0;
+    let mut kind_of = |label: &str, op: &Op| match op {
+        Op::Attention { qkv, attention: this, out } => {
+            let width = |id: TensorId| tensor(id).map_or(0, |t| t.width);
+            let key = (width(*qkv), width(*out), qkv == out, window(op));
+            let alike = attention.entry(key).or_default();
+            let this = nowhere(this);
+            let state = |a: &Attention| model.states.get(a.state.0 as usize);
+            let same = |other: &Attention| {
+                let moved = Attention { state: other.state, ..this.clone() };
+                moved == *other && state(&this) == state(other)
+            };
+            if let Some((kind, _)) = alike.iter().find(|(_, other)| same(other)) {
+                return Some(*kind);
+            }
+            kinds += 1;
+            alike.push((kinds, this));
+            Some(kinds)
+        }
+        Op::Linear { .. } | Op::Experts { .. } => {
+            let key = of_matrices(model, groups, label, op, window(op))?;
+            Some(*reads.entry(key).or_insert_with(|| {
+                kinds += 1;
+                kinds
+            }))
+        }
+        _ => None,
+    };
+    let mut class = |label: &str, op: &Op| {
+        let kind = kind_of(label, op)?;
+        let stands = |id: VectorId| (place(id).word, model.vector(id).map_or(0, |v| v.len));
+        let words = op.vectors().into_iter().map(stands).collect();
+        let next = classes.len() as u32;
+        Some(Class { kind, class: *classes.entry((kind, words)).or_insert(next) })
+    };
+    model.graph.ops.iter().map(|(label, op)| class(label, op)).collect()
+}
+
+/// Attention but for which vectors it reads.
+fn nowhere(attention: &Attention) -> Attention {
+    let norm = |norm: Option<HeadNorm>| norm.map(|norm| HeadNorm { weight: VectorId(0), ..norm });
+    Attention {
+        q_norm: norm(attention.q_norm),
+        k_norm: norm(attention.k_norm),
+        sinks: attention.sinks.map(|_| VectorId(0)),
+        ..attention.clone()
+    }
+}
+
+/// What stands for an op with matrices; none where something is missing, which its lowering says.
+fn of_matrices(model: &Model, groups: &Groups, label: &str, op: &Op, window: u64) -> Option<Reads> {
+    let (ids, biases, accumulate, experts) = match op {
+        Op::Linear { x, bias, out, accumulate, .. } => (vec![*x, *out], bias.clone(), *accumulate, None),
+        Op::Experts { x, routing, experts, bias, out } => {
+            let count = model.matrix(*experts)?.experts;
+            (vec![*x, *routing, *out], vec![*bias], false, Some(count))
+        }
+        _ => return None,
+    };
+    let tensors = ids.iter().map(|id| {
+        let tensor = model.graph.tensors.get(id.0 as usize)?;
+        Some((tensor.width, tensor.rows, ids.iter().position(|other| other == id)?))
+    });
+    let stack = |(i, parts): (usize, Vec<_>)| {
+        let group = groups.get(&parts)?;
+        let bias = biases.get(i).copied().flatten().is_some();
+        let shards = group.shards.iter().map(|s| (s.first_row, s.rows, s.view.bytes)).collect();
+        Some(Stack { record: group.record, rows: group.rows, shards, bias })
+    };
+    Some(Reads {
+        tensors: tensors.collect::<Option<_>>()?,
+        accumulate,
+        experts,
+        stacks: stacks(model, label, op).ok()?.into_iter().enumerate().map(stack).collect::<Option<_>>()?,
+        window,
+    })
+}

@@ -1,0 +1,188 @@
+//! Where readings of free memory come from while a plan is loaded: the live adapter, or a feed of somebody's own.
+//!
+//! Every decision takes a reading of its own: an admission, a load, the beginning of a prompt. None is kept for the next
+//! one; what is kept is what a load saw last, to say how much the machine has changed since.
+
+use crate::memory::{MemoryReading, MemorySource};
+use crate::{RuntimeError, StepInput};
+use plimsoll_estimator::Admitted;
+use plimsoll_estimator::verdict::Lasts;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use std::fmt::Debug;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Answers how much memory is free, whenever somebody decides something.
+pub trait MemoryFeed: Debug + Send + Sync {
+    /// Free memory now.
+    fn read(&self) -> MemoryReading;
+}
+
+/// A feed that says what it is told to say.
+#[derive(Debug, Default)]
+pub struct Simulated {
+    available: Mutex<Option<u64>>,
+    asked: AtomicUsize,
+}
+
+impl Simulated {
+    /// A feed of so many free bytes; `None` says nothing.
+    pub fn new(available: Option<u64>) -> Self {
+        Self { available: Mutex::new(available), asked: AtomicUsize::new(0) }
+    }
+
+    /// From now on so many bytes are free.
+    pub fn set(&self, available: Option<u64>) {
+        if let Ok(mut held) = self.available.lock() {
+            *held = available;
+        }
+    }
+
+    /// How often it was read.
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl MemoryFeed for Simulated {
+    fn read(&self) -> MemoryReading {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let available = self.available.lock().map_or(None, |held| *held);
+        MemoryReading::new(available.map(|bytes| (bytes, bytes)), MemorySource::Simulated)
+    }
+}
+
+/// Free memory at the end of a load, and later: what others took or gave back, since the plan takes nothing more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryChange {
+    /// When the load ended.
+    pub then: MemoryReading,
+    /// Later.
+    pub now: MemoryReading,
+}
+
+impl MemoryChange {
+    /// Bytes that are free now and were not then; negative where it is less. `None` where either said nothing.
+    pub fn difference(&self) -> Option<i128> {
+        Some(i128::from(self.now.available?) - i128::from(self.then.available?))
+    }
+
+    /// Whether it is worth a word: a sixteenth of what was free, up or down.
+    pub fn is_large(&self) -> bool {
+        match (self.difference(), self.then.available) {
+            (Some(difference), Some(then)) => difference.unsigned_abs() >= u128::from(then / 16).max(1),
+            _ => false,
+        }
+    }
+}
+
+impl Serialize for MemoryChange {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_struct("MemoryChange", 3)?;
+        map.serialize_field("then", &self.then)?;
+        map.serialize_field("now", &self.now)?;
+        // Differences of u64 are more than JSON's readers take; those of memories are not.
+        let difference = self.difference().and_then(|difference| i64::try_from(difference).ok());
+        map.serialize_field("difference", &difference)?;
+        map.end()
+    }
+}
+
+/// Which sequences begin, and what was free when the last one did.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    then: MemoryReading,
+    /// Tokens that each slot's sequence has taken.
+    ends: Vec<u32>,
+    last: Option<MemoryChange>,
+}
+
+impl Watch {
+    /// From the end of a load on, of so many slots.
+    pub(crate) fn new(then: MemoryReading, slots: u32) -> Self {
+        Self { then, ends: vec![0; slots as usize], last: None }
+    }
+
+    /// Against a reading of now.
+    pub(crate) fn change(&self, now: MemoryReading) -> MemoryChange {
+        MemoryChange { then: self.then.clone(), now }
+    }
+
+    /// What was seen when the last sequence began.
+    pub(crate) fn last(&self) -> Option<&MemoryChange> {
+        self.last.as_ref()
+    }
+
+    /// Reads what is free if a sequence begins with this step: it is at its first token, or its slot held another one.
+    /// Nothing is allocated for it, so less is no reason to refuse it, and is told.
+    pub(crate) fn see(&mut self, input: &StepInput<'_>, read: impl FnOnce() -> MemoryReading) {
+        let mut begins = false;
+        for sequence in input.sequences {
+            if let Some(end) = self.ends.get_mut(sequence.slot as usize) {
+                begins |= sequence.position == 0 || sequence.position != *end;
+                *end =
+                    sequence.position.saturating_add(u32::try_from(sequence.ids.len()).unwrap_or(u32::MAX));
+            }
+        }
+        if !begins {
+            return;
+        }
+        let change = self.change(read());
+        let (source, available) = (change.now.named(), change.now.available);
+        let difference = change.difference();
+        if change.is_large() {
+            tracing::warn!(source, available, ?difference, "free memory has changed since the load");
+        } else {
+            tracing::debug!(source, available, ?difference, "a sequence begins");
+        }
+        self.last = Some(change);
+    }
+}
+
+/// Holds an admitted plan against what is free now, before anything of it is allocated. A reading that has fallen since
+/// the admission refuses it, and one that says nothing does not; nor is anybody's word against the budget's asked again.
+pub(crate) fn still_fits(admitted: &Admitted, now: &MemoryReading) -> Result<(), RuntimeError> {
+    let Some(budget) = admitted.budget() else { return Ok(()) };
+    tracing::info!(bytes = budget.bytes, why = budget.why, overridden = admitted.overridden(), "budget");
+    let (Some(then), Some(reading), false) = (&budget.derived, now.reading(), admitted.overridden()) else {
+        return Ok(());
+    };
+    let difference = i128::from(reading.bytes) - i128::from(then.bytes);
+    let Some(again) = budget.again(Some(reading)) else { return Ok(()) };
+    let need = admitted.plan().total();
+    tracing::info!(bytes = again.bytes, %difference, "budget at load");
+    if need <= again.bytes {
+        return Ok(());
+    }
+    let lasts = Lasts::of(need, &again);
+    let (have, then, source_of) = (again.bytes, budget.bytes, again.source);
+    Err(RuntimeError::NoRoom { need, have, then, source_of, lasts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_counted_up_and_down() {
+        let feed = Simulated::new(Some(1600));
+        let then = feed.read();
+        for (now, difference, large) in [
+            (Some(1600), Some(0), false),
+            (Some(1501), Some(-99), false),
+            (Some(1500), Some(-100), true),
+            (Some(1700), Some(100), true),
+            (Some(0), Some(-1600), true),
+            (Some(u64::MAX), Some(i128::from(u64::MAX) - 1600), true),
+            (None, None, false),
+        ] {
+            feed.set(now);
+            let change = MemoryChange { then: then.clone(), now: feed.read() };
+            assert_eq!((change.difference(), change.is_large()), (difference, large), "{now:?}");
+        }
+        assert_eq!(feed.asked(), 8);
+        // A machine that had nothing, and still has.
+        let none = MemoryReading::new(Some((0, 0)), MemorySource::Simulated);
+        assert!(!MemoryChange { then: none.clone(), now: none }.is_large());
+    }
+}
