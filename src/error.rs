@@ -34,6 +34,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the same call fails for good, however often it is made: see [`RuntimeError::is_permanent`].
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Error::Runtime(error) => error.is_permanent(),
+            Error::Refused(refusal) => refusal.lasts == Lasts::Forever,
+            Error::Model(_) | Error::Plan(_) | Error::Missing { .. } => true,
+        }
+    }
+
     /// The exit code of the command line: 2 usage, 3 refused, 4 cannot price (an unknown architecture, a missing
     /// field), 5 bad input file, 6 device error.
     pub fn exit_code(&self) -> u8 {
@@ -43,18 +52,6 @@ impl Error {
             Error::Plan(_) => 4,
             Error::Runtime(error) => runtime_code(error),
             Error::Missing { .. } => 5,
-        }
-    }
-}
-
-impl Error {
-    /// Whether the same may go well later, with nothing changed by whoever asks: see
-    /// [`RuntimeError::may_be_asked_again`] and [`Lasts`].
-    pub fn may_be_asked_again(&self) -> bool {
-        match self {
-            Error::Refused(refusal) => refusal.lasts == Lasts::Reading,
-            Error::Runtime(error) => error.may_be_asked_again(),
-            _ => false,
         }
     }
 }

@@ -46,10 +46,12 @@ pub use plimsoll_runtime::{
 mod demo;
 mod error;
 mod open;
+mod recover;
 
 pub use demo::{DEMO, demo, demo_checkpoint};
 pub use error::Error;
 pub use open::{Opened, budget, open, open_with, reading};
+pub use recover::Recovered;
 
 /// A session on a loaded plan.
 pub type Session = plimsoll_runtime::Session<Runtime>;

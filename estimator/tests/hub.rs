@@ -68,7 +68,10 @@ fn the_price_is_that_of_the_files() {
     let again = document(&run(&server, &cache, &["hf:o/llama", "--json"]), 0);
     assert_eq!(read(&again, "requests"), 1);
     let text = String::from_utf8(run(&server, &cache, &["hf:o/llama"]).stdout).unwrap();
-    assert!(text.contains(" in 1 requests, ") && text.contains("bytes of configurations and headers"), "{text}");
+    assert!(
+        text.contains(" in 1 requests, ") && text.contains("bytes of configurations and headers"),
+        "{text}"
+    );
     let by_commit = document(&run(&server, &cache, &[&format!("hf:o/llama@{COMMIT}"), "--json"]), 0);
     assert_eq!(read(&by_commit, "requests"), 0);
     // Beside it, too.

@@ -6,6 +6,7 @@ use crate::adapters::{self, AdapterInfo, DeviceOptions};
 use crate::books::{Books, Buffer, Entry, Totals};
 use crate::faults::Faults;
 use crate::memory::MemoryReading;
+use crate::point::{Harm, Point};
 use crate::readings::MemoryFeed;
 use plimsoll_kernels::{Limits, Profile};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +34,7 @@ pub struct Device {
 struct Inner {
     adapter: wgpu::Adapter,
     info: AdapterInfo,
+    options: DeviceOptions,
     profile: Profile,
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -152,6 +154,7 @@ impl Device {
             inner: Arc::new(Inner {
                 adapter,
                 info,
+                options: options.clone(),
                 profile,
                 device,
                 queue,
@@ -175,6 +178,11 @@ impl Device {
     /// What plans for this device may assume.
     pub fn profile(&self) -> &Profile {
         &self.inner.profile
+    }
+
+    /// How it was opened.
+    pub fn options(&self) -> &DeviceOptions {
+        &self.inner.options
     }
 
     /// The adapter, with its free memory as it was at opening.
@@ -251,12 +259,40 @@ impl Device {
         &self.inner.faults
     }
 
+    /// Whether a test has ordered that this event fails. Where it has ordered that the device goes, it is gone.
+    pub(crate) fn harmed(&self, point: Point) -> bool {
+        match self.inner.faults.at(point) {
+            None => false,
+            Some(Harm::Fail) => true,
+            Some(Harm::Lose) => {
+                self.inner.device.destroy();
+                false
+            }
+        }
+    }
+
+    /// Destroys the device at once, as a driver does that is reset, for tests.
+    #[cfg(feature = "faults")]
+    pub fn lose(&self) {
+        self.inner.device.destroy();
+    }
+
     /// Whether the device can be used.
     ///
     /// # Errors
     /// [`RuntimeError::DeviceLost`], or an error that wgpu reported outside of any call of ours.
     pub fn check(&self, what: &str) -> Result<(), RuntimeError> {
         self.inner.health.check(what)
+    }
+
+    /// Whether the device can be used, asked of the device itself: one that is lost while nobody uses it says so when it
+    /// is polled.
+    ///
+    /// # Errors
+    /// As [`Device::check`].
+    pub fn health(&self) -> Result<(), RuntimeError> {
+        self.poll();
+        self.check("the device")
     }
 
     /// Creates a buffer. The one place where this is done.
@@ -271,7 +307,7 @@ impl Device {
         let out_of_memory = || RuntimeError::OutOfMemory { buffer: name.to_owned(), bytes, live };
         // A lost device hands out dead buffers without a word.
         self.check(name)?;
-        if self.inner.faults.buffer_fails() {
+        if self.harmed(Point::Buffer) {
             return Err(out_of_memory());
         }
         let size = self.inner.faults.resized(bytes);
@@ -279,22 +315,28 @@ impl Device {
             wgpu::BufferDescriptor { label: Some(name), size, usage, mapped_at_creation: mapped };
         #[allow(clippy::disallowed_methods)]
         let created = self.scoped(|device| device.create_buffer(&descriptor));
+        self.health()?;
         let raw = created.map_err(|error| match error {
             wgpu::Error::OutOfMemory { .. } => out_of_memory(),
             other => refused(&format!("buffer {name} of {bytes} bytes"), &other),
         })?;
-        let buffer = Buffer::new(raw, name, Arc::clone(&self.inner.books), self.load);
-        self.check(name)?;
-        Ok(buffer)
+        Ok(Buffer::new(raw, name, Arc::clone(&self.inner.books), self.load))
     }
 
     /// Creates something other than a buffer; what wgpu says against it names `what`.
     pub(crate) fn create<T>(
         &self,
+        point: Point,
         what: impl FnOnce() -> String,
         make: impl FnOnce(&wgpu::Device) -> T,
     ) -> Result<T, RuntimeError> {
-        self.scoped(make).map_err(|error| refused(&what(), &error))
+        if self.harmed(point) {
+            return Err(RuntimeError::Validation { what: what(), reason: "ordered by a test".to_owned() });
+        }
+        let made = self.scoped(make).map_err(|error| refused(&what(), &error));
+        // What a lost device makes is dead, and mostly it does not say so; a poll has it say that it is lost.
+        self.health()?;
+        made
     }
 
     fn scoped<T>(&self, make: impl FnOnce(&wgpu::Device) -> T) -> Result<T, wgpu::Error> {
@@ -329,11 +371,8 @@ impl Device {
     ) -> Result<wgpu::SubmissionIndex, RuntimeError> {
         let submit = self.inner.submits.fetch_add(1, Ordering::Relaxed);
         self.check("a submit")?;
-        if self.inner.faults.submit_fails() {
+        if self.harmed(Point::Submit) {
             return Err(RuntimeError::Submit { submit, reason: "ordered by a test".to_owned() });
-        }
-        if self.inner.faults.device_goes() {
-            self.inner.device.destroy();
         }
         let index = self.inner.queue.submit([commands]);
         self.check("a submit")?;
@@ -353,8 +392,10 @@ impl Device {
     fn poll_until(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<(), RuntimeError> {
         let polled = self.inner.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
         if polled.is_err() {
-            // A device that is gone knows nothing of the submit; its callback, which says why, is still due.
-            self.poll();
+            // A device that is gone knows nothing of the submit; its callback, which says why, comes once what was
+            // handed over before is done.
+            let everything = wgpu::PollType::Wait { submission_index: None, timeout: None };
+            let _ = self.inner.device.poll(everything);
         }
         self.check("a submit")?;
         polled.map(drop).map_err(|e| RuntimeError::Submit { submit: self.submits(), reason: e.to_string() })

@@ -15,7 +15,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 mod feed;
+mod handover;
 pub use feed::Feed;
+pub use handover::Handover;
 
 /// Requests that may wait for a slot unless [`Engine::set_waiting_limit`] says otherwise.
 pub const WAITING_LIMIT: usize = 1024;
@@ -145,12 +147,13 @@ impl<S: Stepper> Engine<S> {
     /// Nothing was launched in either case.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, RuntimeError> {
         request.check(self.plan())?;
-        self.check_room(request.prompt.len(), request.max_new)?;
+        let tokens = self.check_room(request.prompt.len(), request.max_new)?;
         let sampler = Sampler::new(request.sampler.clone(), &request.prompt)?;
         // A request that a free slot can take does not wait.
         let free = self.pool.free_slots();
         if self.waiting.len() >= self.waiting_limit.saturating_add(free) {
-            return Err(RuntimeError::Busy { waiting: self.waiting.len(), limit: self.waiting_limit });
+            let (waiting, limit) = (self.waiting.len(), self.waiting_limit);
+            return Err(RuntimeError::Busy { waiting, limit, lacks: self.pool.room(tokens).err() });
         }
         let id = RequestId(self.next_id);
         self.next_id += 1;
@@ -181,7 +184,7 @@ impl<S: Stepper> Engine<S> {
     /// Runs one step and says what happened. With nothing to do, nothing happens.
     ///
     /// A step that fails is reported to every request that was in it, and those have ended; the others, and the
-    /// engine, go on.
+    /// engine, go on. Where the device was lost, every request has ended with that error, those that wait too.
     pub fn step(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         self.sweep(&mut events);
@@ -203,6 +206,12 @@ impl<S: Stepper> Engine<S> {
             Err(error) => {
                 let error = Arc::new(error);
                 tracing::warn!(%error, "step failed");
+                if !error.device_is_usable() {
+                    // Nobody gets another token from it: those that were not in the step are told now, not when
+                    // their turn comes.
+                    events.append(&mut self.fail_all(&error));
+                    return events;
+                }
                 self.retire(&mut events, |i, _| (shares[i] > 0).then(|| What::Failed(Arc::clone(&error))));
             }
         }

@@ -123,13 +123,19 @@ fn what_fits_but_not_now_waits_and_then_is_busy() {
     for i in 0..3 {
         engine.submit(request(prompt(i, 3), 4)).unwrap();
     }
+    // Both slots are free: it is those before it that it waits for.
     assert!(matches!(
         engine.submit(request(prompt(9, 3), 4)),
-        Err(RuntimeError::Busy { waiting: 3, limit: 1 })
+        Err(RuntimeError::Busy { waiting: 3, limit: 1, lacks: None })
     ));
     one_step(&mut engine, &mut outcomes);
     assert_eq!((engine.running(), engine.waiting()), (2, 1));
-    assert!(matches!(engine.submit(request(prompt(9, 3), 4)), Err(RuntimeError::Busy { .. })));
+    let busy = engine.submit(request(prompt(9, 3), 4)).unwrap_err();
+    let RuntimeError::Busy { waiting: 1, limit: 1, lacks: Some(NoRoom::Slots { slots: 2 }) } = busy else {
+        panic!("{busy}")
+    };
+    assert_eq!(busy.to_string(), "busy: all 2 slots are taken; 1 requests are waiting, at most 1 may");
+    assert!(!busy.is_permanent());
     drain(&mut engine, &mut outcomes);
     assert!(outcomes.values().all(|o| o.done == Some(FinishReason::Length)));
     engine.submit(request(prompt(9, 3), 4)).unwrap();

@@ -1,6 +1,7 @@
 //! The one error type of this crate: what failed, where, what was expected and what was there.
 
 use crate::account::Account;
+use crate::pool::NoRoom;
 use crate::request::Refused;
 use plimsoll_estimator::verdict::Lasts;
 use plimsoll_models::ModelError;
@@ -77,6 +78,9 @@ pub enum RuntimeError {
         /// The driver's reason.
         reason: String,
     },
+    /// The engine was taken down while the request was there.
+    #[error("the model was unloaded")]
+    Unloaded,
     /// wgpu refused something we built: a bug of ours or of a third party's kernel.
     #[error("{what} was refused: {reason}")]
     Validation {
@@ -152,12 +156,15 @@ pub enum RuntimeError {
     #[error("refused: {0}")]
     Refused(#[from] Refused),
     /// The request would fit, but not now; it may be tried again.
-    #[error("busy: {waiting} requests are waiting, at most {limit} may")]
+    #[error("busy: {}{waiting} requests are waiting, at most {limit} may", lacking(lacks))]
     Busy {
         /// Requests that wait.
         waiting: usize,
         /// The most that may.
         limit: usize,
+        /// What there is too little of for it now: slots, or pages of a kind, with what it needs and what is free.
+        /// `None` where there would be room if those before it did not come first.
+        lacks: Option<NoRoom>,
     },
     /// What a load allocated is not what was planned: a defect of this crate. Everything has been freed.
     #[error("what is allocated is not what was planned: {}", .0.disagreement())]
@@ -181,6 +188,36 @@ impl RuntimeError {
         Self::Plan { what: what.into(), expected: expected.to_string(), got: got.to_string() }
     }
 
+    /// Whether the same call fails for good, however often and however late it is made: what asks for too much, what
+    /// contradicts itself, what no kernel serves. Everything else may be tried again: once others have gone, once the
+    /// device has been opened again, or as it is.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Refused(_)
+            | Self::EstimateOnly { .. }
+            | Self::Limit { .. }
+            | Self::NoAdapter { .. }
+            | Self::Validation { .. }
+            | Self::Input { .. }
+            | Self::Plan { .. }
+            | Self::Logits { .. }
+            | Self::Stray { .. }
+            | Self::Account(_)
+            | Self::Model(_) => true,
+            Self::Busy { .. }
+            | Self::Cancelled
+            | Self::Open { .. }
+            | Self::OutOfMemory { .. }
+            | Self::DeviceLost { .. }
+            | Self::Unloaded
+            | Self::Submit { .. }
+            | Self::Map { .. }
+            | Self::SequenceLost { .. } => false,
+            Self::NoRoom { lasts, .. } => *lasts == Lasts::Forever,
+            Self::Step(shared) => shared.is_permanent(),
+        }
+    }
+
     /// Whether the device can still be used: after a lost device nothing but opening it again helps.
     pub fn device_is_usable(&self) -> bool {
         match self {
@@ -191,17 +228,8 @@ impl RuntimeError {
     }
 }
 
-impl RuntimeError {
-    /// Whether the same may go well later, with nothing changed by whoever asks: only what waits for others' memory or
-    /// slots. What is refused is refused for good, and asking again has the same answer.
-    pub fn may_be_asked_again(&self) -> bool {
-        match self {
-            Self::Busy { .. } => true,
-            Self::NoRoom { lasts, .. } => *lasts == Lasts::Reading,
-            Self::Step(shared) => shared.may_be_asked_again(),
-            _ => false,
-        }
-    }
+fn lacking(lacks: &Option<NoRoom>) -> String {
+    lacks.map_or_else(String::new, |lacks| format!("{lacks}; "))
 }
 
 fn present(found: &[String]) -> String {

@@ -1,6 +1,7 @@
 //! Faults on order: what tests use to see that a failed allocation, submit or map is an error and nothing worse, and
 //! that a wrong kernel is noticed. Compiled with the feature `faults` only.
 
+pub use crate::point::{Harm, Point};
 use plimsoll_kernels::Kernel;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +13,9 @@ pub type Mutation = Box<dyn Fn(&Kernel, String) -> String + Send + Sync>;
 /// Which event fails next. Counters run down from the moment they are armed; each fails one event.
 #[derive(Default)]
 pub struct Faults {
-    buffer: AtomicU64,
-    submit: AtomicU64,
+    /// By point, then by harm.
+    points: [[AtomicU64; 2]; Point::ALL.len()],
     map: AtomicU64,
-    lose: AtomicU64,
     resize: AtomicU64,
     by: AtomicU64,
     mutation: RwLock<Option<Mutation>>,
@@ -28,14 +28,19 @@ impl fmt::Debug for Faults {
 }
 
 impl Faults {
+    /// Harms the `n`-th event of this kind from now, counted from 1; 0 disarms.
+    pub fn order(&self, point: Point, harm: Harm, n: u64) {
+        self.points[point as usize][harm as usize].store(n, Ordering::Relaxed);
+    }
+
     /// The `n`-th buffer creation from now fails, counted from 1; 0 disarms.
     pub fn fail_buffer(&self, n: u64) {
-        self.buffer.store(n, Ordering::Relaxed);
+        self.order(Point::Buffer, Harm::Fail, n);
     }
 
     /// The `n`-th submit from now fails and its commands are dropped; 0 disarms.
     pub fn fail_submit(&self, n: u64) {
-        self.submit.store(n, Ordering::Relaxed);
+        self.order(Point::Submit, Harm::Fail, n);
     }
 
     /// The `n`-th map of a buffer (upload or readback) from now fails; 0 disarms.
@@ -45,7 +50,7 @@ impl Faults {
 
     /// The device is destroyed at the `n`-th submit from now; 0 disarms.
     pub fn lose_device(&self, n: u64) {
-        self.lose.store(n, Ordering::Relaxed);
+        self.order(Point::Submit, Harm::Lose, n);
     }
 
     /// The `n`-th buffer creation from now makes one that is larger by `bytes`, counted from 1; 0 disarms.
@@ -68,32 +73,35 @@ impl Faults {
         }
     }
 
-    /// Whether an armed fault has not struck yet.
-    pub fn armed(&self) -> bool {
-        [&self.buffer, &self.submit, &self.map, &self.lose, &self.resize]
-            .iter()
-            .any(|c| c.load(Ordering::Relaxed) > 0)
+    fn counters(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.points.iter().flatten().chain([&self.map, &self.resize])
     }
 
-    pub(crate) fn buffer_fails(&self) -> bool {
-        strikes(&self.buffer)
+    /// Whether an armed fault has not struck yet.
+    pub fn armed(&self) -> bool {
+        self.counters().any(|c| c.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Takes every order back that has not been carried out.
+    pub fn disarm(&self) {
+        self.counters().for_each(|c| c.store(0, Ordering::Relaxed));
+    }
+
+    /// What is done at this event.
+    pub(crate) fn at(&self, point: Point) -> Option<Harm> {
+        let [fail, lose] = &self.points[point as usize];
+        let map = matches!(point, Point::UploadMap | Point::ReadbackMap) && strikes(&self.map);
+        // Each counts every event.
+        match (strikes(fail) | map, strikes(lose)) {
+            (_, true) => Some(Harm::Lose),
+            (true, false) => Some(Harm::Fail),
+            (false, false) => None,
+        }
     }
 
     /// The size with which a buffer is created that should be of `bytes`.
     pub(crate) fn resized(&self, bytes: u64) -> u64 {
         if strikes(&self.resize) { bytes.saturating_add(self.by.load(Ordering::Relaxed)) } else { bytes }
-    }
-
-    pub(crate) fn submit_fails(&self) -> bool {
-        strikes(&self.submit)
-    }
-
-    pub(crate) fn map_fails(&self) -> bool {
-        strikes(&self.map)
-    }
-
-    pub(crate) fn device_goes(&self) -> bool {
-        strikes(&self.lose)
     }
 }
 
@@ -107,12 +115,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nth_event_fails_and_no_other() {
+    fn the_nth_event_of_its_kind_fails_and_no_other() {
         let faults = Faults::default();
-        assert!(!faults.buffer_fails());
-        faults.fail_buffer(3);
-        let struck: Vec<bool> = (0..5).map(|_| faults.buffer_fails()).collect();
-        assert_eq!(struck, [false, false, true, false, false]);
-        assert!(!faults.armed());
+        let five = |point| -> Vec<Option<Harm>> { (0..5).map(|_| faults.at(point)).collect() };
+        assert_eq!(five(Point::Buffer), [None; 5]);
+        for (at, point) in Point::ALL.into_iter().enumerate() {
+            for harm in [Harm::Fail, Harm::Lose] {
+                faults.order(point, harm, 3);
+                assert_eq!(five(Point::ALL[(at + 1) % 8]), [None; 5]);
+                assert!(faults.armed());
+                assert_eq!(five(point), [None, None, Some(harm), None, None]);
+                assert!(!faults.armed());
+            }
+        }
+    }
+
+    #[test]
+    fn maps_of_either_kind_count_together_where_that_is_ordered() {
+        let faults = Faults::default();
+        faults.fail_map(2);
+        assert_eq!(faults.at(Point::UploadMap), None);
+        assert_eq!(faults.at(Point::Submit), None);
+        assert_eq!(faults.at(Point::ReadbackMap), Some(Harm::Fail));
+        faults.fail_map(1);
+        faults.disarm();
+        assert_eq!(faults.at(Point::UploadMap), None);
     }
 }

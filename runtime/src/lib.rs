@@ -27,6 +27,7 @@ pub mod memory;
 #[cfg(feature = "faults")]
 pub mod ordered;
 mod pipelines;
+mod point;
 pub mod pool;
 pub mod process;
 pub mod readings;

@@ -1,6 +1,7 @@
 //! What stands for `faults` where the feature of that name is off: nothing ever fails on order, and the compiler takes
 //! the questions away.
 
+use crate::point::{Harm, Point};
 use plimsoll_kernels::Kernel;
 
 #[derive(Debug, Default)]
@@ -11,23 +12,11 @@ impl Faults {
         wgsl
     }
 
-    pub(crate) fn buffer_fails(&self) -> bool {
-        false
+    pub(crate) fn at(&self, _: Point) -> Option<Harm> {
+        None
     }
 
     pub(crate) fn resized(&self, bytes: u64) -> u64 {
         bytes
-    }
-
-    pub(crate) fn submit_fails(&self) -> bool {
-        false
-    }
-
-    pub(crate) fn map_fails(&self) -> bool {
-        false
-    }
-
-    pub(crate) fn device_goes(&self) -> bool {
-        false
     }
 }

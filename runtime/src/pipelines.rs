@@ -1,5 +1,6 @@
 //! From kernels to pipelines: explicit layouts, modules inside validation scopes, compiled side by side.
 
+use crate::point::Point;
 use crate::{Device, RuntimeError};
 use plimsoll_kernels::{Access, Kernel};
 use rayon::prelude::*;
@@ -45,6 +46,7 @@ impl Pipelines {
                 let entries = entries(signature);
                 let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
                 device.create(
+                    Point::Layout,
                     || format!("the layout of operands {signature:?}"),
                     |d| d.create_bind_group_layout(&descriptor),
                 )
@@ -81,13 +83,13 @@ fn compile(
     let wgsl = kernel.wgsl();
     let wgsl = if device.profile().cpu { plimsoll_kernels::shader::opaque_params(&wgsl) } else { wgsl };
     let wgsl = device.faults().mutated(kernel, wgsl);
-    let module = device.create(what, |d| {
+    let module = device.create(Point::Module, what, |d| {
         d.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(&name),
             source: wgpu::ShaderSource::Wgsl(wgsl.into()),
         })
     })?;
-    device.create(what, |d| {
+    device.create(Point::Pipeline, what, |d| {
         let layout = d.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(&name),
             bind_group_layouts: &[layout],

@@ -115,11 +115,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a slot, and the pages for `tokens` tokens of every kind: all or nothing.
+    /// The slot that a sequence of this many tokens would get now. Nothing is taken.
     ///
     /// # Errors
-    /// [`NoRoom`], with nothing taken.
-    pub fn reserve(&mut self, tokens: u32) -> Result<Slot, NoRoom> {
+    /// [`NoRoom`]: what it lacks.
+    pub fn room(&self, tokens: u32) -> Result<usize, NoRoom> {
         self.could_hold(tokens)?;
         let Some(slot) = self.slots.iter().position(Option::is_none) else {
             return Err(NoRoom::Slots { slots: self.slots.len() as u32 });
@@ -130,6 +130,15 @@ impl Pool {
                 return Err(NoRoom::Pages { kind, need, free });
             }
         }
+        Ok(slot)
+    }
+
+    /// Takes a slot, and the pages for `tokens` tokens of every kind: all or nothing.
+    ///
+    /// # Errors
+    /// [`NoRoom`], with nothing taken.
+    pub fn reserve(&mut self, tokens: u32) -> Result<Slot, NoRoom> {
+        let slot = self.room(tokens)?;
         for books in &mut self.kinds {
             let rest = books.free.len() - books.pages_for(tokens) as usize;
             books.held[slot].extend(books.free.drain(rest..).rev());

@@ -3,6 +3,7 @@
 
 use crate::buffers::Buffers;
 use crate::pipelines::Pipelines;
+use crate::point::Point;
 use crate::{Device, RuntimeError, Sampling};
 use plimsoll_estimator::Plan;
 use plimsoll_estimator::plan::{ALIGN, Dispatch, Program, View, When};
@@ -210,7 +211,11 @@ fn bind(
     let entries: Vec<wgpu::BindGroupEntry<'_>> =
         (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
     let descriptor = wgpu::BindGroupDescriptor { label: Some(&dispatch.label), layout, entries: &entries };
-    device.create(|| format!("the bindings of {}", dispatch.label), |d| d.create_bind_group(&descriptor))
+    device.create(
+        Point::BindGroup,
+        || format!("the bindings of {}", dispatch.label),
+        |d| d.create_bind_group(&descriptor),
+    )
 }
 
 /// The view and the bytes of a row that a step reads back.

@@ -91,6 +91,22 @@ impl Runtime {
         admitted: Admitted,
         progress: &mut (dyn FnMut(LoadProgress<'_>) + Send),
     ) -> Result<Self, RuntimeError> {
+        let kept = device.clone();
+        let loaded = Self::load_all(device, model, checkpoint, admitted, progress);
+        if loaded.is_err() {
+            // What was uploaded may still be on its way: its buffers are freed once the device is done with it.
+            let _ = kept.wait_idle();
+        }
+        loaded
+    }
+
+    fn load_all(
+        device: Device,
+        model: &Model,
+        checkpoint: &Checkpoint,
+        admitted: Admitted,
+        progress: &mut (dyn FnMut(LoadProgress<'_>) + Send),
+    ) -> Result<Self, RuntimeError> {
         let plan = admitted.plan();
         device.check("the device")?;
         expect_profile(&device, plan)?;
@@ -129,7 +145,8 @@ impl Runtime {
     pub fn unload(self) -> Device {
         let device = self.device.clone();
         drop(self);
-        device.poll();
+        // A step that was cancelled may still be on its way.
+        let _ = device.wait_idle();
         device
     }
 

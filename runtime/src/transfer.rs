@@ -2,6 +2,7 @@
 
 use crate::books::Buffer;
 use crate::buffers::Buffers;
+use crate::point::Point;
 use crate::{Device, RuntimeError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -38,7 +39,13 @@ impl State {
     }
 }
 
-fn failed(buffer: &Buffer, reason: impl ToString) -> RuntimeError {
+/// Why a buffer cannot be mapped: because the device is gone, or for a reason of its own.
+fn failed(device: &Device, buffer: &Buffer, reason: impl ToString) -> RuntimeError {
+    // A device that goes while it works says so when its work is done.
+    let _ = device.wait_idle();
+    if let Err(lost) = device.health() {
+        return lost;
+    }
     RuntimeError::Map { buffer: buffer.name().to_owned(), reason: reason.to_string() }
 }
 
@@ -62,8 +69,8 @@ impl Upload {
         buffer: &Buffer,
         write: impl FnOnce(wgpu::WriteOnly<'_, [u8]>) -> Result<(), RuntimeError>,
     ) -> Result<(), RuntimeError> {
-        if device.faults().map_fails() {
-            return Err(failed(buffer, "ordered by a test"));
+        if device.harmed(Point::UploadMap) {
+            return Err(failed(device, buffer, "ordered by a test"));
         }
         if matches!(self.state.get(), UNMAPPED | FAILED) {
             // An earlier submit failed before it asked for the mapping.
@@ -76,9 +83,9 @@ impl Upload {
             }
         }
         if self.state.get() != MAPPED {
-            return Err(failed(buffer, "the device refused"));
+            return Err(failed(device, buffer, "the device refused"));
         }
-        let mut view = buffer.raw().get_mapped_range_mut(..).map_err(|e| failed(buffer, e))?;
+        let mut view = buffer.raw().get_mapped_range_mut(..).map_err(|e| failed(device, buffer, e))?;
         write(view.slice(..))?;
         drop(view);
         buffer.raw().unmap();
@@ -130,8 +137,8 @@ pub(crate) fn read<T>(
     index: &wgpu::SubmissionIndex,
     parse: impl FnOnce(&[u8]) -> T,
 ) -> Result<T, RuntimeError> {
-    if device.faults().map_fails() {
-        return Err(failed(buffer, "ordered by a test"));
+    if device.harmed(Point::ReadbackMap) {
+        return Err(failed(device, buffer, "ordered by a test"));
     }
     let state = State::new(UNMAPPED);
     state.request(buffer, wgpu::MapMode::Read, bytes);
@@ -139,10 +146,10 @@ pub(crate) fn read<T>(
     let parsed = match (waited, state.get()) {
         (Err(error), _) => Err(error),
         (Ok(()), MAPPED) => {
-            let view = buffer.raw().get_mapped_range(..bytes).map_err(|e| failed(buffer, e));
+            let view = buffer.raw().get_mapped_range(..bytes).map_err(|e| failed(device, buffer, e));
             view.map(|view| parse(&view))
         }
-        (Ok(()), _) => Err(failed(buffer, "the device refused")),
+        (Ok(()), _) => Err(failed(device, buffer, "the device refused")),
     };
     if matches!(state.get(), MAPPED | PENDING) {
         buffer.raw().unmap();

@@ -127,7 +127,7 @@ fn a_reading_that_falls_between_admission_and_load_refuses_the_load_before_it_al
     let RuntimeError::NoRoom { need, have, then, lasts, .. } = &error else { panic!("{error}") };
     assert_eq!((*need, *have, *lasts), (total, total - 1000, Lasts::Reading));
     assert_eq!(*then, (1 << 40) - 1000);
-    assert!(error.may_be_asked_again(), "{error}");
+    assert!(!error.is_permanent(), "{error}");
     assert!(error.to_string().contains("flag --reserve"), "{error}");
     assert_eq!(device.totals(), before);
     // It gives a little back, and the same plan loads.
@@ -258,12 +258,12 @@ fn report_06_a_refusal_is_not_retried_and_a_wait_is() {
     let long = Request { prompt: vec![1; 250], max_new: 100, ..Default::default() };
     let refused = engine.submit(long).unwrap_err();
     assert!(matches!(refused, RuntimeError::Refused(Refused::TooLong { .. })), "{refused}");
-    assert!(!refused.may_be_asked_again());
+    assert!(refused.is_permanent());
     // A slot is taken by one who only waits.
     engine.submit(Request { prompt: vec![1; 8], max_new: 8, ..Default::default() }).unwrap();
     engine.step();
     let Err(busy) = engine.feed(16) else { panic!("there is one slot") };
-    assert!(busy.may_be_asked_again(), "{busy}");
+    assert!(!busy.is_permanent(), "{busy}");
 }
 
 /// A fit that said no in a warning, and a server that went on with what did not fit.

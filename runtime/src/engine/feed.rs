@@ -22,12 +22,15 @@ impl<S: Stepper> Engine<S> {
     /// Opens a sequence of at most `room` tokens.
     ///
     /// # Errors
-    /// [`RuntimeError::Refused`] when the context is smaller; [`RuntimeError::Busy`] when no slot is free.
+    /// [`RuntimeError::Refused`] when the context is smaller; [`RuntimeError::Busy`] when no slot is free, or too few pages are.
     pub fn feed(&mut self, room: usize) -> Result<Feed<'_, S>, RuntimeError> {
         let room = self.check_room(room, 0)?;
         match self.take_slot(room)? {
             Some(slot) => Ok(Feed { engine: self, slot, length: 0, room, cancel: None, lost: false }),
-            None => Err(RuntimeError::Busy { waiting: self.waiting.len(), limit: 0 }),
+            None => {
+                let lacks = self.pool.room(room).err();
+                Err(RuntimeError::Busy { waiting: self.waiting.len(), limit: 0, lacks })
+            }
         }
     }
 }

@@ -131,10 +131,12 @@ impl Conversation {
                 self.answered += 1;
             }
             Err(Failure::Plimsoll(error)) if !device_is_lost(&error) => {
+                let permanent = error.is_permanent();
                 let failure = Failure::Plimsoll(error);
                 self.code = failure.code();
                 let message = match self.code {
                     3 => format!("{}; {ROOM}", failure.message()),
+                    _ if !permanent => format!("{}; it may be asked again", failure.message()),
                     _ => failure.message(),
                 };
                 output::note(format_args!("plimsoll: {message}"));
@@ -142,7 +144,7 @@ impl Conversation {
                 // Its place in the conversation is after so many messages.
                 let after = self.messages.len();
                 self.failed
-                    .push(json!({"role": "user", "content": question, "after": after, "error": message}));
+                    .push(json!({"role": "user", "content": question, "after": after, "error": message, "permanent": permanent}));
             }
             Err(failure) => return Err(failure),
         }

@@ -1,0 +1,80 @@
+//! A process that is told to end in the middle of an answer ends, by that signal and soon, and leaves nothing behind.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod commands;
+mod support;
+
+use commands::{plimsoll, scratch, speaking};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A driver may be compiling, and other tests may run.
+const SOON: Duration = Duration::from_secs(5);
+
+fn files(folder: &Path) -> BTreeSet<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { BTreeSet::from([path]) }).collect()
+}
+
+/// Runs with a working directory and a temporary directory of its own, and is sent `signal` after the first text.
+fn ended_by(name: &str, number: i32, json: bool) {
+    let model = speaking(&format!("signal-{name}-{json}"));
+    let folder = scratch(&format!("signal-folder-{name}-{json}"));
+    let before = files(Path::new(&model));
+    let mut command = plimsoll();
+    // As long an answer as the model was made for, whatever it says.
+    command.args(["run", &model, "-p", "x", "-n", "500", "--ignore-eos"]);
+    if json {
+        command.arg("--json");
+    }
+    let mut child = command
+        .current_dir(&folder)
+        .env("TMPDIR", &folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    if json {
+        // Nothing is said before the end; this long it takes to start at least.
+        std::thread::sleep(Duration::from_millis(100));
+    } else {
+        assert_eq!(stdout.read(&mut [0; 1]).unwrap(), 1, "it ended by itself");
+    }
+    let sent = Instant::now();
+    assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(sent.elapsed() < SOON, "{name}: it goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!((status.code(), status.signal()), (None, Some(number)), "{name}");
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    if json {
+        assert_eq!(rest, "", "half a document");
+    }
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!said.contains("panicked"), "{said}");
+    assert_eq!((files(&folder), files(Path::new(&model))), (BTreeSet::new(), before), "{name}");
+}
+
+#[test]
+fn an_answer_is_ended_by_a_signal() {
+    for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
+        ended_by(name, number, false);
+    }
+}
+
+#[test]
+fn no_half_document_is_written() {
+    ended_by("TERM", 15, true);
+}
