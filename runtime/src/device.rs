@@ -160,6 +160,9 @@ impl Device {
                 queue,
                 books: Arc::default(),
                 health,
+                #[cfg(feature = "faults")]
+                faults: crate::ordered::faults(),
+                #[cfg(not(feature = "faults"))]
                 faults: Faults::default(),
                 submits: AtomicU64::new(0),
                 base: OnceLock::new(),

@@ -20,8 +20,12 @@ pub mod faults;
 #[cfg(not(feature = "faults"))]
 #[path = "no_faults.rs"]
 mod faults;
+mod fill;
+pub mod host;
 pub mod lone;
 pub mod memory;
+#[cfg(feature = "faults")]
+pub mod ordered;
 mod pipelines;
 mod point;
 pub mod pool;

@@ -49,14 +49,14 @@ pub enum LoadProgress<'a> {
 
 /// An admitted plan on a device.
 pub struct Runtime {
-    device: Device,
-    admitted: Admitted,
-    buffers: Buffers,
+    pub(crate) device: Device,
+    pub(crate) admitted: Admitted,
+    pub(crate) buffers: Buffers,
     pipelines: Pipelines,
     recordings: Recordings,
     tables: Tables,
     standing: Standing,
-    ring: Ring,
+    pub(crate) ring: Ring,
     watch: Watch,
 }
 

@@ -19,6 +19,14 @@ pub enum Failure {
     /// The library.
     #[error(transparent)]
     Plimsoll(#[from] plimsoll::Error),
+    /// A step of a probe gave a wrong answer, or could not be run.
+    #[error("{reason}")]
+    Probe {
+        /// Which, and what was wrong.
+        reason: String,
+        /// The exit code.
+        code: u8,
+    },
     /// What the document that was shown says already.
     #[error(transparent)]
     Shown(Box<Failure>),
@@ -66,7 +74,7 @@ impl Failure {
             Failure::Cli(failure) => failure.code(),
             Failure::Plimsoll(error) => error.exit_code(),
             Failure::Shown(failure) => failure.code(),
-            Failure::Unanswered { code, .. } => *code,
+            Failure::Unanswered { code, .. } | Failure::Probe { code, .. } => *code,
         }
     }
 
@@ -109,7 +117,7 @@ impl Failure {
                     &json!({"schema": 1, "verdict": null, "error": error, "account": account}),
                 );
             }
-            Failure::Plimsoll(_) => cli::say(&self.message(), self.code(), json),
+            Failure::Plimsoll(_) | Failure::Probe { .. } => cli::say(&self.message(), self.code(), json),
         }
         if let Some(account) = self.account() {
             output::note(format_args!("{}", account::table(account)));

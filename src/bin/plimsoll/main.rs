@@ -51,7 +51,8 @@ enum Verb {
     Chat(chat::Args),
     /// Measures prefill and decode rates
     Bench(bench::Args),
-    /// Loads larger and larger contexts until one is refused: bytes planned, allocated, reserved, resident at each
+    /// Finds the machine's real ceiling: larger and larger contexts, each loaded, touched and checked in a process of its
+    /// own, at two rates
     Probe(probe::Args),
     /// Writes the logits of a sequence to a safetensors file
     Logits(logits::Args),

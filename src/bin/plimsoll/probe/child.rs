@@ -1,0 +1,244 @@
+//! One step, in a process of its own: the system may end it, and not the probe. Says on standard output what it has
+//! reached, one JSON object a line; the last is the step.
+
+use super::Args;
+use super::record::{Anchor, Ended, Exceeded, Memory, Seen, Step};
+use super::validate::{self, Trouble};
+use crate::failure::Failure;
+use crate::{load, output};
+use plimsoll::estimator::verdict::Broke;
+use plimsoll::runtime::process::forget_peak;
+use plimsoll::runtime::{MemoryReading, RuntimeError};
+use plimsoll::{Admitted, Budget, Device, DeviceOptions, Error, Geometry, Opened, Plan, Refusal};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::io::BufRead;
+use std::time::Instant;
+
+/// What a parent asks for, on standard input.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Order {
+    pub context: u32,
+    /// Not a step: what the model says at a small context, by the kernels for a device with the least abilities.
+    pub reference: bool,
+    /// What other runs said.
+    pub anchors: Vec<Anchor>,
+}
+
+/// What a child says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// It is about to do this.
+    At(String),
+    /// All went well.
+    Passed(Box<Step>),
+    /// It did not.
+    Ended(Box<Ended>),
+}
+
+fn say(line: &Line) -> Result<(), Failure> {
+    let text = serde_json::to_string(line).map_err(std::io::Error::other)?;
+    Ok(output::print(format_args!("{text}\n"))?)
+}
+
+/// Carries out the order on standard input.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    let order: Order = serde_json::from_str(&line)
+        .map_err(|error| Failure::usage(format!("--child: expected an order on standard input: {error}")))?;
+    // A parent that is gone closes the pipe: nobody would read the end, and the memory is somebody else's.
+    std::thread::spawn(|| {
+        let mut rest = String::new();
+        let _ = std::io::stdin().lock().read_line(&mut rest);
+        std::process::exit(1);
+    });
+    let mut stage = "opening";
+    let done = match step(args, &order, &mut stage) {
+        Ok(step) => Line::Passed(Box::new(step)),
+        Err(failure) => {
+            let ended = Ended { stage: Some(stage.to_owned()), ..ended(order.context, &failure) };
+            Line::Ended(Box::new(ended))
+        }
+    };
+    say(&done)
+}
+
+/// Why a step stopped.
+enum Stop {
+    Wrong(String),
+    /// With what the device said of its memory before the load.
+    OutOfMemory(RuntimeError, MemoryReading),
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Stop::Failed(error.into())
+    }
+}
+
+fn step(args: &Args, order: &Order, stage: &mut &'static str) -> Result<Step, Stop> {
+    let mut reach = |at: &'static str| {
+        *stage = at;
+        say(&Line::At(at.to_owned()))
+    };
+    reach("opening")?;
+    let ceiling = args.machine.ceiling()?;
+    let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
+    let opened = args.model.open()?;
+    let mut options = args.machine.options();
+    let mut geometry =
+        Geometry { context: order.context, ..args.geometry.resolve(&opened.model, Some(order.context)) };
+    if order.reference {
+        options = DeviceOptions { subgroups: false, webgpu_limits: true, ..options };
+        geometry.prefill_chunk = geometry.prefill_chunk.min(64);
+    }
+    let device = Device::open(&options)?;
+    reach("admitting")?;
+    let before = device.memory();
+    let budget = args.machine.policy()?.budget(plimsoll::reading(&before));
+    let (admitted, exceeded) = admit(&opened, &geometry, &device, budget, requested, args.machine.insist)?;
+    let planned = admitted.plan().total();
+
+    reach("loading")?;
+    forget_peak();
+    let start = Instant::now();
+    let ready = load::Ready { device: device.clone(), admitted };
+    let out_of_memory = |failure: Failure| match failure {
+        Failure::Plimsoll(Error::Runtime(error @ RuntimeError::OutOfMemory { .. })) => {
+            Stop::OutOfMemory(error, before)
+        }
+        other => Stop::Failed(other),
+    };
+    let (mut engine, load_time) = ready.engine(&opened).map_err(out_of_memory)?;
+    let created = device.totals().created;
+    reach("touching")?;
+    let filling = Instant::now();
+    let filled = engine.stepper_mut().fill(u64::from(order.context))?;
+    let (fill_time, whole) = (filling.elapsed(), start.elapsed());
+
+    reach("validating")?;
+    let tolerance = args.tolerance.unwrap_or_else(|| validate::tolerance(geometry.kv, &opened.model));
+    let tokens = args.validate.tokens(order.context);
+    let said = match validate::run(&mut engine, args.validate, tokens, &order.anchors, tolerance) {
+        Ok(said) => said,
+        Err(Trouble::Wrong(what)) => return Err(Stop::Wrong(what)),
+        Err(Trouble::Failed(error)) => return Err(error.into()),
+    };
+    let account = engine.stepper().account();
+    account.check().map_err(RuntimeError::Account)?;
+    if device.totals().created != created {
+        let made = device.totals().created - created;
+        return Err(Stop::Wrong(format!("{made} buffers were created after the load")));
+    }
+    let after = device.memory();
+    Ok(Step {
+        context: order.context,
+        planned,
+        allocated: account.total.allocated,
+        reserved: account.reserved.figure.bytes,
+        filled,
+        resident: account.process.resident.bytes,
+        peak: account.process.peak.bytes,
+        process_swap: account.process.swap.bytes,
+        device: Memory { available: after.available, total: after.total, source: after.source.to_string() },
+        budget: engine.stepper().admitted().budget().cloned(),
+        exceeded,
+        load_seconds: load_time.as_secs_f64(),
+        fill_seconds: fill_time.as_secs_f64(),
+        bytes_per_second: account.total.allocated as f64 / whole.as_secs_f64().max(1e-9),
+        prefill_tokens_per_second: said.prefill_tokens_per_second,
+        decode_tokens_per_second: said.decode_tokens_per_second,
+        checked: said.checked,
+        tokens: said.tokens,
+        anchors: said.anchors,
+        account: json!(account),
+        seen: Seen::default(),
+    })
+}
+
+/// Admits a geometry, past what was derived of the machine: what it really does is what a probe is for. The operator's
+/// own ceiling holds unless there is `--insist`, and a plan that breaks the adapter's limits cannot be made.
+fn admit(
+    opened: &Opened,
+    geometry: &Geometry,
+    device: &Device,
+    budget: Option<Budget>,
+    requested: Option<(u64, &str)>,
+    insist: bool,
+) -> Result<(Admitted, Option<Exceeded>), Failure> {
+    let profile = device.profile();
+    let refusal = match opened.admit(geometry, profile, budget.as_ref()) {
+        Ok(admitted) => return Ok((admitted, None)),
+        Err(Error::Refused(refusal)) if refusal.broke == Broke::Total => refusal,
+        Err(other) => return Err(other.into()),
+    };
+    if let Some((bytes, setting)) = requested.filter(|_| !insist) {
+        opened.admit(geometry, profile, Some(&Budget::flag(bytes, setting)))?;
+    }
+    let exceeded = Exceeded {
+        need: refusal.need,
+        have: refusal.have,
+        source: budget.as_ref().map_or_else(String::new, |budget| budget.source.clone()),
+    };
+    let plan = Plan::new(&opened.model, geometry, profile)?;
+    Ok((Admitted::insist(plan, budget), Some(exceeded)))
+}
+
+/// What there is to say of a step that stopped.
+fn ended(context: u32, stop: &Stop) -> Ended {
+    match stop {
+        Stop::Wrong(what) => Ended::plain("wrong", context, None, what.clone()),
+        Stop::OutOfMemory(error, before) => Ended {
+            exit_code: Some(6),
+            ..Ended::plain("out-of-memory", context, Some(gate(error, before)), error.to_string())
+        },
+        Stop::Failed(Failure::Plimsoll(Error::Refused(refusal))) => refused(context, refusal),
+        Stop::Failed(failure) => {
+            let message = failure.message();
+            // Drivers say so in their own words where it is not a buffer that they have no memory for.
+            let memory = failure.code() == 6 && message.to_lowercase().contains("memory");
+            let (why, gate) =
+                if memory { ("out-of-memory", Some("physical-memory")) } else { ("failed", None) };
+            Ended { exit_code: Some(failure.code()), ..Ended::plain(why, context, gate, message) }
+        }
+    }
+}
+
+/// What a refusal is.
+pub fn refused(context: u32, refusal: &Refusal) -> Ended {
+    let terms = refusal.terms.iter().map(|(segment, bytes)| (segment.name().to_owned(), json!(bytes)));
+    let gate = match refusal.broke {
+        Broke::Total => Some("budget"),
+        Broke::Allocation | Broke::Binding => Some("allocation"),
+        Broke::Limit | Broke::KvFormat | Broke::Geometry => None,
+    };
+    Ended {
+        broke: Some(refusal.broke.name().to_owned()),
+        name: Some(refusal.name.clone()),
+        need: Some(refusal.need),
+        have: Some(refusal.have),
+        terms: (!refusal.terms.is_empty()).then(|| Value::Object(terms.collect())),
+        ..Ended::plain("refused", context, gate, refusal.to_string())
+    }
+}
+
+/// Which limit a driver's refusal of a buffer came from.
+fn gate(error: &RuntimeError, before: &MemoryReading) -> &'static str {
+    use plimsoll::runtime::MemorySource::{MetalWorkingSet, VideoMemoryInfo, VulkanBudget};
+    let set = matches!(before.source, MetalWorkingSet | VideoMemoryInfo | VulkanBudget);
+    match (error, before.available) {
+        // Nothing else was there, and there was room for it: the driver does not give that much at once.
+        (RuntimeError::OutOfMemory { bytes, live: 0, .. }, Some(available)) if *bytes <= available => {
+            "allocation"
+        }
+        (RuntimeError::OutOfMemory { bytes, live, .. }, Some(available))
+            if set && live.saturating_add(*bytes) > available =>
+        {
+            "working-set"
+        }
+        _ => "physical-memory",
+    }
+}

@@ -1,0 +1,403 @@
+//! `plimsoll probe`: the real ceiling of this machine for a model. Loads one context after the other, each larger and each
+//! in a process of its own, writes every byte of it, has the model read and write across all of it, and compares what it
+//! says; until a limit or a wrong answer ends it.
+
+mod args;
+mod child;
+mod parent;
+mod preflight;
+mod record;
+mod report;
+mod validate;
+
+pub use args::Args;
+
+use crate::bytes::{grouped, human};
+use crate::failure::Failure;
+use crate::{load, output};
+use args::contexts;
+use child::Order;
+use parent::Watch;
+use plimsoll::estimator::cli::estimate::warnings;
+use plimsoll::runtime::adapters::AdapterKind;
+use plimsoll::runtime::host::{self, HostMemory};
+use plimsoll::{Device, Geometry, Opened, Plan, Profile};
+use record::{Anchor, Ended, Event, Log, Step};
+use report::Run;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Growth of swap that is no growth: others on the machine are swapped out, too.
+const SWAP_NOISE: u64 = 1 << 20;
+
+/// What a probe knows before its first step.
+struct Probe<'a> {
+    args: &'a Args,
+    opened: Opened,
+    profile: Profile,
+    adapter: Value,
+    /// Whether the device takes its memory from the machine's.
+    shared: bool,
+    ceiling: Option<(u64, String)>,
+    /// What was resolved of the limit of retained memory.
+    cache_limit: Value,
+    /// Bytes left to others.
+    reserve: Option<u64>,
+    geometry: Geometry,
+    first: u32,
+    last: u32,
+    watch: Watch,
+    /// The machine's own limits, in words.
+    limits: String,
+    /// Other processes' limits and the machine's, for the log's key.
+    total: Option<u64>,
+    address_space: Option<u64>,
+}
+
+/// Probes.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.child {
+        return child::run(args);
+    }
+    if args.preflight {
+        return preflight::run(args);
+    }
+    let probe = Probe::new(args)?;
+    if args.dry_run {
+        return probe.dry_run();
+    }
+    let told = probe.warnings();
+    told.iter().for_each(|warning| output::note(format_args!("plimsoll: {warning}")));
+    let mut log = Log::open(args.log.as_deref())?;
+    let mut runs = Vec::new();
+    // What is known to be right, by position: every step is held against all of it.
+    let mut anchors = Vec::new();
+    let mut begun = false;
+    for &pause in &args.pause {
+        let run = probe.run(pause, &mut log, &mut anchors, &mut begun)?;
+        if !args.output.json {
+            output::print(format_args!("{}", run.summary()))?;
+        }
+        runs.push(run);
+    }
+    // An error of a device or a file is one, whatever was found before; limits are results.
+    let failed = runs.iter().find(|run| matches!(run.ended.why.as_str(), "wrong" | "failed")).map(|run| {
+        let code = run.ended.exit_code.unwrap_or(6);
+        Failure::Probe {
+            reason: format!("context {}: {}", grouped(run.ended.context.into()), run.ended.reason),
+            code,
+        }
+    });
+    if args.output.json {
+        let mut document = probe.document();
+        document["runs"] = json!(runs);
+        document["warnings"] = json!(told);
+        if let Some(failure) = &failed {
+            document["error"] = json!({"exit_code": failure.code(), "message": failure.message()});
+        }
+        output::document(&document)?;
+    }
+    match failed {
+        // Its document has been shown.
+        Some(error) if args.output.json => Err(Failure::Shown(Box::new(error))),
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+impl<'a> Probe<'a> {
+    fn new(args: &'a Args) -> Result<Self, Failure> {
+        let ceiling = args.machine.ceiling()?;
+        let opened = args.model.open()?;
+        let (first, last) = args.ends(&opened)?;
+        let geometry = args.geometry.resolve(&opened.model, Some(first));
+        load::runs(&opened)?;
+        // Only asked, and closed again: a step has the device for itself.
+        let device = Device::open(&args.machine.options())?;
+        let info = device.info();
+        let memory = HostMemory::take();
+        let address_space = host::address_space();
+        let floor = memory.total.map(|total| args.floor.bytes(total));
+        let mut limits = format!("a machine with {}", memory.total.map_or("unknown".to_owned(), grouped));
+        if let Some(floor) = floor {
+            limits += &format!(", a floor of {}", grouped(floor));
+        }
+        if let Some(bytes) = address_space {
+            limits += &format!(", an address space of {} by ulimit -v", grouped(bytes));
+        }
+        Ok(Self {
+            args,
+            ceiling,
+            cache_limit: json!(args.machine.policy()?.cache_limit()),
+            reserve: args.machine.limits.reserve,
+            first,
+            last,
+            geometry,
+            profile: device.profile().clone(),
+            adapter: json!({"name": info.name, "backend": info.backend, "driver": info.driver_info}),
+            shared: matches!(info.kind, AdapterKind::Cpu | AdapterKind::Integrated),
+            watch: Watch { floor, time: args.step_time, swap: memory.swap_used },
+            limits,
+            total: memory.total,
+            address_space,
+            opened,
+        })
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let last = Geometry { context: self.last, ..self.geometry.clone() };
+        warnings(self.opened.model.context_max, &last)
+    }
+
+    fn at(&self, context: u32) -> Geometry {
+        Geometry { context, ..self.geometry.clone() }
+    }
+
+    /// What is the same at every step.
+    fn document(&self) -> Value {
+        let mut geometry = json!(self.geometry);
+        if let Some(fields) = geometry.as_object_mut() {
+            fields.remove("context");
+        }
+        json!({
+            "schema": 1,
+            "model": {"name": self.opened.model.name, "architecture": self.opened.model.architecture},
+            "adapter": self.adapter,
+            "geometry": geometry,
+            "from": self.first,
+            "step": self.args.step,
+            "max": self.last,
+            "floor": self.watch.floor,
+            "limits": {"memory": self.ceiling, "reserve": self.reserve, "cache": self.cache_limit, "address_space": self.address_space, "machine": self.total},
+        })
+    }
+
+    /// What a recorded result is a result for: everything that could make another of it.
+    fn key(&self, pause: Option<Duration>) -> Value {
+        let checkpoint = &self.opened.checkpoint;
+        let path = checkpoint.path();
+        let bytes = checkpoint.tensors().map(|tensor| tensor.bytes).fold(0, u64::saturating_add);
+        let document = self.document();
+        json!({
+            "model": document["model"],
+            "path": path.canonicalize().unwrap_or(path.to_owned()),
+            "bytes": bytes,
+            "adapter": self.adapter,
+            "geometry": document["geometry"],
+            "limits": document["limits"],
+            "profile": json!(self.profile).to_string(),
+            "floor": self.watch.floor,
+            "insist": self.args.machine.insist,
+            "validate": self.args.validate.name(),
+            "tolerance": self.args.tolerance.map(|most| most.to_string()),
+            // No fractions: what is written must be read again as the same.
+            "pause_ms": pause.map(|pause| pause.as_millis().to_string()),
+        })
+    }
+
+    /// The steps and their bytes.
+    fn dry_run(&self) -> Result<(), Failure> {
+        let mut steps = Vec::new();
+        for context in contexts(self.first, self.args.step, self.last) {
+            let (step, text) = match Plan::new(&self.opened.model, &self.at(context), &self.profile) {
+                Ok(plan) => {
+                    let (total, peak) = (plan.total(), plan.load_peak());
+                    let over = self.ceiling.as_ref().filter(|(most, _)| total > *most);
+                    let past = over.map_or(String::new(), |(_, setting)| format!(", past the {setting}"));
+                    (
+                        json!({"context": context, "planned": total, "load_peak": peak, "past_ceiling": over.is_some()}),
+                        format!(
+                            "planned {} ({}), load peak {}{past}",
+                            grouped(total),
+                            human(total),
+                            grouped(peak)
+                        ),
+                    )
+                }
+                Err(why) => {
+                    let why = why.to_string();
+                    (json!({"context": context, "impossible": why}), format!("impossible: {why}"))
+                }
+            };
+            if !self.args.output.json {
+                output::print(format_args!("context {}: {text}\n", grouped(context.into())))?;
+            }
+            steps.push(step);
+        }
+        if self.args.output.json {
+            let mut document = self.document();
+            document["dry_run"] = json!(true);
+            document["steps"] = json!(steps);
+            output::document(&document)?;
+        }
+        Ok(())
+    }
+
+    /// All steps at one pause.
+    fn run(
+        &self,
+        pause: Duration,
+        log: &mut Log,
+        anchors: &mut Vec<Anchor>,
+        begun: &mut bool,
+    ) -> Result<Run, Failure> {
+        let key = self.key(Some(pause));
+        let (mut steps, mut resumed) = (Vec::new(), 0);
+        let mut ended = None;
+        if anchors.is_empty() {
+            match self.reference(log)? {
+                Ok(said) => *anchors = said,
+                Err(why) => ended = Some(why),
+            }
+        }
+        for context in contexts(self.first, self.args.step, self.last) {
+            if ended.is_some() {
+                break;
+            }
+            let result = match recorded(log, &key, context) {
+                Some(result) => {
+                    resumed += 1;
+                    result
+                }
+                None => {
+                    if std::mem::replace(begun, true) {
+                        std::thread::sleep(pause);
+                    }
+                    self.step(context, &key, log, anchors)?
+                }
+            };
+            match result {
+                Ok(step) => {
+                    self.show(&step)?;
+                    let swapped = self.watch.swapped(&step.seen);
+                    anchors.extend(step.anchors.iter().cloned());
+                    if swapped {
+                        let growth = step.seen.swap_growth.unwrap_or(0);
+                        let reason = format!("swap grew by {}: there is no memory for more", grouped(growth));
+                        let seen = step.seen.clone();
+                        ended = Some(Ended {
+                            seen,
+                            ..Ended::plain("swap", context, Some("physical-memory"), reason)
+                        });
+                    } else {
+                        steps.push(step);
+                    }
+                }
+                Err(why) => ended = Some(why),
+            }
+        }
+        let ended = ended.unwrap_or_else(|| {
+            let most = format!("{} tokens are the most", grouped(self.last.into()));
+            Ended::plain("maximum", self.last, None, most)
+        });
+        Ok(Run::new(pause, steps, ended, resumed, &self.limits))
+    }
+
+    fn show(&self, step: &Step) -> Result<(), Failure> {
+        if !self.args.output.json {
+            output::print(format_args!("{}\n", report::line(step)))?;
+        }
+        if self.args.output.verbose > 0 {
+            output::note(format_args!("{}", step.account));
+        }
+        Ok(())
+    }
+
+    /// What the model says at the first positions, by other kernels than a step's: what a step is held against must not be
+    /// wrong with it.
+    fn reference(&self, log: &mut Log) -> Result<Result<Vec<Anchor>, Ended>, Failure> {
+        let key = self.key(None);
+        let known = log.under(&key).find_map(|event| match event {
+            Event::Reference { anchors } => Some(anchors.clone()),
+            _ => None,
+        });
+        if let Some(anchors) = known {
+            return Ok(Ok(anchors));
+        }
+        let context = self.first.min(validate::REFERENCE);
+        let order = Order { context, reference: true, anchors: Vec::new() };
+        match self.watch.run(&order)? {
+            Ok(step) => {
+                log.write(&key, Event::Reference { anchors: step.anchors.clone() })?;
+                Ok(Ok(step.anchors))
+            }
+            Err(why) => Ok(Err(Ended { reason: format!("the reference: {}", why.reason), ..why })),
+        }
+    }
+
+    /// One step that has not been tried yet, or did not come to its end.
+    fn step(
+        &self,
+        context: u32,
+        key: &Value,
+        log: &mut Log,
+        anchors: &[Anchor],
+    ) -> Result<Result<Step, Ended>, Failure> {
+        log.write(key, Event::Begun { context })?;
+        let result = match self.floor(context) {
+            Some(below) => Err(below),
+            None => self.watch.run(&Order { context, reference: false, anchors: anchors.to_vec() })?,
+        };
+        let event = match &result {
+            Ok(step) => Event::Passed(Box::new(step.clone())),
+            Err(ended) => Event::Ended(Box::new(ended.clone())),
+        };
+        log.write(key, event)?;
+        Ok(result)
+    }
+
+    /// Whether a step would leave less than the floor, where the plan alone says so.
+    fn floor(&self, context: u32) -> Option<Ended> {
+        let (floor, available) = (self.watch.floor?, HostMemory::take().available?);
+        let need = match Plan::new(&self.opened.model, &self.at(context), &self.profile) {
+            Ok(plan) if self.shared => plan.load_peak(),
+            // A device with memory of its own takes little of the machine's; an impossible plan takes nothing.
+            _ => 0,
+        };
+        let left = available.saturating_sub(need);
+        (left < floor).then(|| self.watch.below(context, left))
+    }
+}
+
+/// What a log says of a step under a key.
+fn recorded(log: &Log, key: &Value, context: u32) -> Option<Result<Step, Ended>> {
+    let mut begun = 0;
+    for event in log.under(key) {
+        match event {
+            Event::Begun { context: at } if *at == context => begun += 1,
+            Event::Passed(step) if step.context == context => return Some(Ok(Step::clone(step))),
+            Event::Ended(ended) if ended.context == context => return Some(Err(Ended::clone(ended))),
+            _ => {}
+        }
+    }
+    if begun == 1 {
+        let at = grouped(context.into());
+        output::note(format_args!("plimsoll: context {at} was begun and has no end: once more"));
+    }
+    (begun > 1).then(|| {
+        let reason =
+            format!("begun {begun} times and never ended: the probe or its machine went down with it");
+        Err(Ended::plain("lost", context, Some("physical-memory"), reason))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_step_that_takes_the_machine_down_twice_is_not_tried_a_third_time() {
+        let (mut log, key) = (Log::open(None).unwrap(), json!(1));
+        assert!(recorded(&log, &key, 64).is_none());
+        log.write(&key, Event::Begun { context: 64 }).unwrap();
+        assert!(recorded(&log, &key, 64).is_none());
+        log.write(&key, Event::Begun { context: 64 }).unwrap();
+        log.write(&json!(2), Event::Begun { context: 64 }).unwrap();
+        assert_eq!(recorded(&log, &key, 64).unwrap().unwrap_err().why, "lost");
+        assert!(recorded(&log, &key, 128).is_none() && recorded(&log, &json!(2), 64).is_none());
+        let ended = Ended::plain("time", 64, None, String::new());
+        log.write(&key, Event::Ended(Box::new(ended.clone()))).unwrap();
+        assert_eq!(recorded(&log, &key, 64).unwrap().unwrap_err(), ended);
+    }
+}

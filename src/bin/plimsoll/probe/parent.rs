@@ -1,0 +1,226 @@
+//! What watches over a step's process: reads what it says, keeps the floor of free memory and the limit of time, and
+//! makes a result of whatever ends it.
+
+use super::child::{Line, Order};
+use super::record::{Ended, Seen, Step};
+use crate::bytes::{grouped, human};
+use crate::failure::Failure;
+use plimsoll::runtime::host::HostMemory;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the machine is looked at while a step runs.
+const LOOK: Duration = Duration::from_millis(20);
+/// The end of what a process says on standard error that is kept.
+const TAIL: usize = 2048;
+
+/// What a step may do to the machine.
+pub struct Watch {
+    /// Bytes that stay free; `None` where nobody says what is free.
+    pub floor: Option<u64>,
+    /// The longest that a step may take.
+    pub time: Duration,
+    /// Swap in use at the start of the probe.
+    pub swap: Option<u64>,
+}
+
+/// What a process was stopped for.
+enum Stopped {
+    Floor(u64),
+    Time,
+}
+
+impl Watch {
+    /// Runs a step in a process of its own.
+    pub fn run(&self, order: &Order) -> Result<Result<Step, Ended>, Failure> {
+        let start = Instant::now();
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(std::env::args_os().skip(1))
+            .arg("--child")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut line = serde_json::to_string(order).map_err(std::io::Error::other)?;
+        line.push('\n');
+        // Held until the end: a child whose parent is gone ends by itself.
+        let mut input = child.stdin.take();
+        if let Some(input) = &mut input {
+            // A child that ended before it read is noticed below.
+            let _ = input.write_all(line.as_bytes());
+        }
+        let (send, lines) = mpsc::channel();
+        let output = child.stdout.take();
+        let reader = thread::spawn(move || {
+            for line in output.into_iter().flat_map(|out| BufReader::new(out).lines().map_while(Result::ok)) {
+                if let Ok(line) = serde_json::from_str::<Line>(&line)
+                    && send.send(line).is_err()
+                {
+                    break;
+                }
+            }
+        });
+        let errors = child.stderr.take();
+        let errors = thread::spawn(move || errors.map(tail).unwrap_or_default());
+
+        let (mut seen, mut done, mut stage) = (Seen::default(), None, "starting".to_owned());
+        let mut stopped = None;
+        loop {
+            self.look(&mut seen);
+            match lines.recv_timeout(LOOK) {
+                Ok(Line::At(at)) => stage = at,
+                Ok(last) => done = Some(last),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let low = self.floor.zip(seen.least_available).filter(|(floor, least)| least < floor);
+            if stopped.is_none() && done.is_none() {
+                if let Some((_, least)) = low {
+                    stopped = Some(Stopped::Floor(least));
+                } else if start.elapsed() > self.time {
+                    stopped = Some(Stopped::Time);
+                }
+                if stopped.is_some() {
+                    let _ = child.kill();
+                }
+            }
+        }
+        let status = wait(&mut child)?;
+        drop(input);
+        let _ = reader.join();
+        let errors = errors.join().unwrap_or_default();
+        seen.seconds = start.elapsed().as_secs_f64();
+        seen.rates_valid = !self.swapped(&seen);
+        let ended = |ended: Ended| Ok(Err(Ended { stage: Some(stage.clone()), seen: seen.clone(), ..ended }));
+        match (stopped, done) {
+            (Some(Stopped::Floor(least)), _) => ended(self.below(order.context, least)),
+            (Some(Stopped::Time), _) => {
+                let reason = format!("{stage} after {:.1} s, the most for a step", self.time.as_secs_f64());
+                ended(Ended::plain("time", order.context, None, reason))
+            }
+            (None, Some(Line::Passed(step))) => Ok(Ok(Step { seen, ..*step })),
+            (None, Some(Line::Ended(why))) => Ok(Err(Ended { seen, ..*why })),
+            (None, Some(Line::At(_)) | None) => ended(died(order.context, status, &stage, &errors)),
+        }
+    }
+
+    /// Looks at the machine.
+    fn look(&self, seen: &mut Seen) {
+        let now = HostMemory::take();
+        seen.least_available = match (seen.least_available, now.available) {
+            (Some(least), Some(available)) => Some(least.min(available)),
+            (least, available) => least.or(available),
+        };
+        if let Some((before, used)) = self.swap.zip(now.swap_used) {
+            let growth = used.saturating_sub(before);
+            seen.swap_growth = Some(seen.swap_growth.map_or(growth, |most| most.max(growth)));
+        }
+    }
+
+    /// Whether swap had grown.
+    pub fn swapped(&self, seen: &Seen) -> bool {
+        seen.swap_growth.is_some_and(|growth| growth > super::SWAP_NOISE)
+    }
+
+    /// The end of a step that would leave, or left, less than the floor.
+    pub fn below(&self, context: u32, least: u64) -> Ended {
+        let floor = self.floor.unwrap_or(0);
+        let reason = format!(
+            "{} ({}) free, less than the floor of {} ({})",
+            grouped(least),
+            human(least),
+            grouped(floor),
+            human(floor)
+        );
+        Ended {
+            need: Some(floor),
+            have: Some(least),
+            ..Ended::plain("floor", context, Some("physical-memory"), reason)
+        }
+    }
+}
+
+fn wait(child: &mut Child) -> Result<ExitStatus, Failure> {
+    Ok(child.wait()?)
+}
+
+/// What is at the end of a stream.
+fn tail(mut from: impl Read) -> String {
+    let (mut kept, mut piece) = (Vec::new(), [0; 4096]);
+    while let Ok(bytes) = from.read(&mut piece) {
+        if bytes == 0 {
+            break;
+        }
+        kept.extend_from_slice(&piece[..bytes]);
+        let over = kept.len().saturating_sub(TAIL);
+        kept.drain(..over);
+    }
+    String::from_utf8_lossy(&kept).trim().to_owned()
+}
+
+/// The result of a process that said none: the system's signal, or an exit without a word.
+fn died(context: u32, status: ExitStatus, stage: &str, errors: &str) -> Ended {
+    let words = errors.lines().last().map_or(String::new(), |last| format!(": {last}"));
+    match signal(status) {
+        Some(signal) => Ended {
+            signal: Some(signal),
+            ..Ended::plain(
+                "killed",
+                context,
+                Some("physical-memory"),
+                format!("its process was ended by signal {signal} while {stage}{words}"),
+            )
+        },
+        None => {
+            let code = status.code().and_then(|code| u8::try_from(code).ok());
+            let reason = format!("its process ended while {stage} and gave no result ({status}){words}");
+            Ended { exit_code: code, ..Ended::plain("failed", context, None, reason) }
+        }
+    }
+}
+
+#[cfg(unix)]
+fn signal(status: ExitStatus) -> Option<i32> {
+    std::os::unix::process::ExitStatusExt::signal(&status)
+}
+
+#[cfg(not(unix))]
+fn signal(_: ExitStatus) -> Option<i32> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_stream_is_kept() {
+        let long = format!("{}\nlast words\n", "x".repeat(10_000));
+        let kept = tail(long.as_bytes());
+        assert!(kept.ends_with("x\nlast words") && kept.len() < TAIL, "{}", kept.len());
+    }
+
+    #[test]
+    fn swap_counts_from_the_start_of_the_probe() {
+        let watch = |swap| Watch { floor: None, time: Duration::ZERO, swap };
+        let grown = |growth| Seen { swap_growth: growth, ..Seen::default() };
+        assert!(!watch(Some(5)).swapped(&grown(Some(0))));
+        assert!(!watch(None).swapped(&grown(None)), "where nobody knows nothing is claimed");
+        assert!(watch(Some(5)).swapped(&grown(Some(super::super::SWAP_NOISE + 1))));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_signal_is_a_result() {
+        use std::os::unix::process::ExitStatusExt;
+        let ended = died(64, ExitStatus::from_raw(9), "loading", "a\nb");
+        assert_eq!((ended.why.as_str(), ended.signal), ("killed", Some(9)));
+        assert_eq!(ended.gate.as_deref(), Some("physical-memory"));
+        assert!(ended.reason.contains("signal 9 while loading: b"), "{}", ended.reason);
+        let ended = died(64, ExitStatus::from_raw(0x300), "loading", "");
+        assert_eq!((ended.why.as_str(), ended.signal, ended.exit_code), ("failed", None, Some(3)));
+    }
+}

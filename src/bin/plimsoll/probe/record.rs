@@ -1,0 +1,295 @@
+//! What a probe writes down, and reads again when it is resumed: one JSON object a line. What is begun is written
+//! before it is begun, since the machine may not survive it.
+
+use crate::failure::Failure;
+use crate::output;
+use plimsoll::Budget;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// What the model said after one position of the prompt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Anchor {
+    /// The position.
+    pub position: u32,
+    /// The most probable token.
+    pub best: u32,
+    /// `ln Σ exp` of the logits.
+    pub log_sum_exp: f32,
+    /// How far logits are from their mean, in the mean square.
+    pub deviation: f32,
+    /// Some of the logits, always the same.
+    pub sample: Vec<f32>,
+}
+
+/// How the output was checked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Checked {
+    /// `full`, or `prefix`.
+    pub mode: String,
+    /// Tokens that were run through the model in the first pass.
+    pub tokens: u32,
+    /// Positions whose logits were compared with those of other runs.
+    pub references: Vec<u32>,
+    /// Positions whose logits were computed again in another way.
+    pub recomputed: Vec<u32>,
+    /// The largest difference of any logit, in deviations of the row.
+    pub drift: f64,
+    /// The most that is not an error.
+    pub tolerance: f64,
+}
+
+/// A reading of memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Bytes free.
+    pub available: Option<u64>,
+    /// Bytes in all: of a working set where the source is one.
+    pub total: Option<u64>,
+    /// Who says so.
+    pub source: String,
+}
+
+/// A budget that was stepped past.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exceeded {
+    /// Bytes needed.
+    pub need: u64,
+    /// Bytes there were.
+    pub have: u64,
+    /// Whose number that is.
+    pub source: String,
+}
+
+/// A context that was loaded, touched and asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    pub context: u32,
+    /// Bytes of the plan.
+    pub planned: u64,
+    /// Bytes of the buffers.
+    pub allocated: u64,
+    /// Bytes that the driver took, where it says.
+    pub reserved: Option<u64>,
+    /// Bytes that were written with numbers that nothing compresses, after the weights.
+    pub filled: u64,
+    /// Resident bytes of the process when all had been touched and asked, and the most so far.
+    pub resident: Option<u64>,
+    pub peak: Option<u64>,
+    /// Bytes of the process in swap.
+    pub process_swap: Option<u64>,
+    /// What the device says of its memory after that.
+    pub device: Memory,
+    /// What the plan was held against.
+    pub budget: Option<Budget>,
+    /// Where it was loaded although that said no.
+    pub exceeded: Option<Exceeded>,
+    pub load_seconds: f64,
+    pub fill_seconds: f64,
+    /// Allocated bytes by the time it took to load and to fill them.
+    pub bytes_per_second: f64,
+    pub prefill_tokens_per_second: f64,
+    pub decode_tokens_per_second: f64,
+    pub checked: Checked,
+    /// The greedy continuation of the prompt.
+    pub tokens: Vec<u32>,
+    pub anchors: Vec<Anchor>,
+    pub account: Value,
+    /// What the parent saw.
+    #[serde(default)]
+    pub seen: Seen,
+}
+
+/// What was seen of the machine while a step ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// From the start of its process to its end.
+    pub seconds: f64,
+    /// The least that was free.
+    pub least_available: Option<u64>,
+    /// By how much more swap was in use than at the start of the probe, at most.
+    pub swap_growth: Option<u64>,
+    /// Whether rates of this step are rates of anything: not where swap grew.
+    pub rates_valid: bool,
+}
+
+/// Why there is no further step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// `maximum`, `refused`, `wrong`, `out-of-memory`, `killed`, `swap`, `floor`, `time`, `failed`, `lost`.
+    pub why: String,
+    /// The context that it is about.
+    pub context: u32,
+    /// Which limit gated: `budget`, `working-set`, `allocation`, `physical-memory`; none where it was no limit.
+    pub gate: Option<String>,
+    /// What a refusal broke: `total`, `allocation`, ….
+    #[serde(default)]
+    pub broke: Option<String>,
+    /// What exceeded it.
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub need: Option<u64>,
+    #[serde(default)]
+    pub have: Option<u64>,
+    /// The need by segment.
+    #[serde(default)]
+    pub terms: Option<Value>,
+    /// How far the step was.
+    #[serde(default)]
+    pub stage: Option<String>,
+    /// The signal that ended its process.
+    #[serde(default)]
+    pub signal: Option<i32>,
+    /// The exit code of an error.
+    #[serde(default)]
+    pub exit_code: Option<u8>,
+    /// In a sentence.
+    pub reason: String,
+    /// What the parent saw.
+    #[serde(default)]
+    pub seen: Seen,
+}
+
+impl Ended {
+    /// Without details.
+    pub fn plain(why: &str, context: u32, gate: Option<&str>, reason: String) -> Self {
+        Self {
+            why: why.to_owned(),
+            context,
+            gate: gate.map(str::to_owned),
+            broke: None,
+            name: None,
+            need: None,
+            have: None,
+            terms: None,
+            stage: None,
+            signal: None,
+            exit_code: None,
+            reason,
+            seen: Seen::default(),
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// A step is about to be tried.
+    Begun {
+        /// Its context.
+        context: u32,
+    },
+    /// The reference has been computed.
+    Reference {
+        /// What the model says.
+        anchors: Vec<Anchor>,
+    },
+    /// A step went well.
+    Passed(Box<Step>),
+    /// A step did not.
+    Ended(Box<Ended>),
+}
+
+/// A line of the log.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    schema: u32,
+    key: Value,
+    event: Event,
+}
+
+/// The log: a file where one was named, and what it held.
+#[derive(Debug, Default)]
+pub struct Log {
+    file: Option<(File, PathBuf)>,
+    events: Vec<(Value, Event)>,
+}
+
+impl Log {
+    /// Opens it. What cannot be read as an entry is left out, with a word about it: a line may have been cut off.
+    pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let failed = |error| Failure::file("write", path, error);
+        let held = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(Failure::file("read", path, error)),
+        };
+        let (events, bad) = parse(&held);
+        if bad > 0 {
+            let lines = output::count(bad, "line");
+            output::note(format_args!("plimsoll: {}: {lines} cannot be read, left out", path.display()));
+        }
+        let mut file = File::options().append(true).create(true).open(path).map_err(failed)?;
+        if held.last().is_some_and(|&last| last != b'\n') {
+            // The next entry must not become the end of one that was cut off.
+            file.write_all(b"\n").map_err(failed)?;
+        }
+        Ok(Self { file: Some((file, path.to_owned())), events })
+    }
+
+    /// What happened under a key, in order.
+    pub fn under<'a>(&'a self, key: &'a Value) -> impl Iterator<Item = &'a Event> {
+        self.events.iter().filter(move |(of, _)| of == key).map(|(_, event)| event)
+    }
+
+    /// Writes an event down, to the disk.
+    pub fn write(&mut self, key: &Value, event: Event) -> Result<(), Failure> {
+        if let Some((file, path)) = &mut self.file {
+            let entry = Entry { schema: 1, key: key.clone(), event: event.clone() };
+            let mut line = serde_json::to_string(&entry).map_err(std::io::Error::other)?;
+            line.push('\n');
+            let written = file.write_all(line.as_bytes()).and_then(|()| file.sync_data());
+            written.map_err(|error| Failure::file("write", path, error))?;
+        }
+        self.events.push((key.clone(), event));
+        Ok(())
+    }
+}
+
+/// The entries of a log, and how many lines are none.
+fn parse(held: &[u8]) -> (Vec<(Value, Event)>, usize) {
+    let lines = held.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+    let (mut events, mut bad) = (Vec::new(), 0);
+    for line in lines {
+        match serde_json::from_slice::<Entry>(line) {
+            Ok(entry) if entry.schema == 1 => events.push((entry.key, entry.event)),
+            _ => bad += 1,
+        }
+    }
+    (events, bad)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_log_with_a_line_cut_off_goes_on() {
+        let path = std::env::temp_dir().join(format!("plimsoll-log-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let (one, two) = (json!({"model": 1}), json!({"model": 2}));
+        let mut log = Log::open(Some(&path)).unwrap();
+        log.write(&one, Event::Begun { context: 8 }).unwrap();
+        log.write(&two, Event::Begun { context: 9 }).unwrap();
+        let ended = Ended::plain("floor", 8, Some("physical-memory"), "no more".to_owned());
+        log.write(&one, Event::Ended(Box::new(ended.clone()))).unwrap();
+        drop(log);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 20]).unwrap();
+        let mut log = Log::open(Some(&path)).unwrap();
+        assert_eq!(log.under(&one).collect::<Vec<_>>(), [&Event::Begun { context: 8 }]);
+        log.write(&one, Event::Ended(Box::new(ended.clone()))).unwrap();
+        let log = Log::open(Some(&path)).unwrap();
+        assert_eq!(log.under(&one).last(), Some(&Event::Ended(Box::new(ended))));
+        assert_eq!((log.under(&one).count(), log.under(&two).count()), (2, 1));
+        std::fs::remove_file(&path).unwrap();
+    }
+}

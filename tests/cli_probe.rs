@@ -1,0 +1,253 @@
+//! The machine's ceiling as `plimsoll probe` finds it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod commands;
+mod support;
+
+use commands::{code, document, golden, plimsoll, run, scratch, stderr};
+use serde_json::{Value, json};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Flags of a small probe of the tiny random model.
+fn flags(more: &[&str]) -> Vec<String> {
+    let model = golden();
+    let step = if more.contains(&"--step") { &[][..] } else { &["--step", "64"] };
+    [&["probe", &model, "--chunk", "32", "--json"], step, more]
+        .concat()
+        .into_iter()
+        .map(String::from)
+        .collect()
+}
+
+fn probe(more: &[&str]) -> Output {
+    plimsoll().args(flags(more)).output().unwrap()
+}
+
+/// The document of a probe that ends as it should.
+fn good(more: &[&str]) -> Value {
+    let output = probe(more);
+    assert_eq!(code(&output), 0, "{more:?}: {} {}", stderr(&output), String::from_utf8_lossy(&output.stdout));
+    document(&output)
+}
+
+fn contexts(run: &Value) -> Vec<u64> {
+    run["steps"].as_array().unwrap().iter().map(|step| step["context"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_dry_run_and_the_preflight_load_nothing() {
+    let dry = good(&["--dry-run", "--max", "160"]);
+    let steps = dry["steps"].as_array().unwrap();
+    assert_eq!(steps.iter().map(|s| s["context"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 128, 160]);
+    assert!(steps.is_sorted_by(|a, b| a["planned"].as_u64() < b["planned"].as_u64()), "{steps:?}");
+    assert!(dry.get("runs").is_none());
+
+    let preflight = run(&["probe", "--preflight", "--json"]);
+    assert_eq!(code(&preflight), 0, "{}", stderr(&preflight));
+    let checks = document(&preflight)["preflight"].clone();
+    let names: Vec<&str> = checks.as_array().unwrap().iter().map(|c| c["check"].as_str().unwrap()).collect();
+    assert_eq!(names, ["free memory", "swap", "other processes", "address space"]);
+    for check in checks.as_array().unwrap() {
+        assert!(["ok", "fix", "ask"].contains(&check["state"].as_str().unwrap()), "{check}");
+    }
+    // A limit is seen, and asked about; a model's weights are held against what is free.
+    let program = env!("CARGO_BIN_EXE_plimsoll");
+    let limited = format!("ulimit -v 8000000; exec {program} probe {} --preflight", golden());
+    let limited = Command::new("sh").args(["-c", &limited]).output().unwrap();
+    let text = String::from_utf8_lossy(&limited.stdout).into_owned();
+    assert_eq!(code(&limited), 0, "{}", stderr(&limited));
+    if cfg!(target_os = "linux") {
+        let line = text.lines().find(|line| line.contains("address space")).unwrap();
+        assert!(line.contains("ask") && line.contains("8,192,000,000"), "{text}");
+    }
+    assert!(text.contains("model"), "{text}");
+}
+
+#[test]
+fn the_operators_ceiling_is_found_at_both_rates() {
+    let dry = good(&["--dry-run", "--max", "192"]);
+    let planned: Vec<u64> =
+        dry["steps"].as_array().unwrap().iter().map(|step| step["planned"].as_u64().unwrap()).collect();
+    let memory = planned[1].to_string();
+    let found = good(&["--memory", &memory, "--pause", "0", "--pause", "1s", "--max", "192"]);
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.iter().map(|run| &run["rate"]).collect::<Vec<_>>(), ["fast", "slow"]);
+    for run in runs {
+        assert_eq!(contexts(run), [64, 128]);
+        let ended = &run["ended"];
+        assert_eq!((&ended["why"], &ended["context"]), (&json!("refused"), &json!(192)));
+        assert_eq!((&ended["gate"], &ended["broke"]), (&json!("budget"), &json!("total")));
+        assert_eq!((&ended["need"], &ended["have"]), (&json!(planned[2]), &json!(planned[1])));
+        let terms = ended["terms"].as_object().unwrap();
+        assert_eq!(terms.values().filter_map(Value::as_u64).sum::<u64>(), planned[2]);
+        let ceiling = &run["ceiling"];
+        assert_eq!((&ceiling["context"], &ceiling["within_budget"]), (&json!(128), &json!(128)));
+        assert!(ceiling["under"].as_str().unwrap().contains("flag --memory"), "{ceiling}");
+        for (step, planned) in run["steps"].as_array().unwrap().iter().zip(&planned) {
+            assert_eq!((&step["planned"], &step["allocated"]), (&json!(planned), &json!(planned)));
+            assert_eq!(step["account"]["others"], 0);
+            assert!(step["filled"].as_u64().unwrap() > 0 && step["bytes_per_second"].as_f64().unwrap() > 0.0);
+            // The whole context has been run, and held against the reference and a second computation.
+            let checked = &step["checked"];
+            assert_eq!((&checked["mode"], &checked["tokens"]), (&json!("full"), &step["context"]));
+            assert!(!checked["references"].as_array().unwrap().is_empty(), "{checked}");
+            assert!(checked["drift"].as_f64() <= checked["tolerance"].as_f64(), "{checked}");
+            if cfg!(target_os = "linux") {
+                assert!(step["resident"].as_u64().unwrap() > *planned);
+                assert_eq!(step["seen"]["rates_valid"], true, "{step}");
+                assert!(step["seen"]["least_available"].as_u64() > Some(0), "{step}");
+            }
+        }
+    }
+    // The slow run waited before each of its steps, and its rate says so.
+    let rate = |run: &Value| run["ceiling"]["run_bytes_per_second"].as_f64().unwrap();
+    assert!(rate(&runs[1]) < planned[1] as f64, "{}", rate(&runs[1]));
+
+    // With the override the ceiling is stepped past, and said to be.
+    let past = good(&["--memory", &memory, "--insist", "--pause", "0", "--max", "192"]);
+    let run = &past["runs"][0];
+    assert_eq!((contexts(run), &run["ended"]["why"]), (vec![64, 128, 192], &json!("maximum")));
+    let exceeded = &run["steps"][2]["exceeded"];
+    assert_eq!((&exceeded["need"], &exceeded["have"]), (&json!(planned[2]), &json!(planned[1])));
+    assert_eq!(run["ceiling"]["within_budget"], 128);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_of_the_system_is_a_result() {
+    // Slots make a step large at once; the first fits with the driver's own needs, and a later one cannot.
+    let program = env!("CARGO_BIN_EXE_plimsoll");
+    let model = golden();
+    let kilobytes = 6_000_000_u64;
+    let probe = |pause: &str| {
+        let command = format!(
+            "ulimit -v {kilobytes}; exec {program} probe {model} --chunk 32 --json --pause {pause} --slots 4 \
+             --from 64 --step 4000000 --max 8000064 --validate prefix --floor 1%"
+        );
+        Command::new("sh").args(["-c", &command]).stdin(Stdio::null()).output().unwrap()
+    };
+    for pause in ["0", "1s"] {
+        let output = probe(pause);
+        assert_eq!(code(&output), 0, "{} {}", stderr(&output), String::from_utf8_lossy(&output.stdout));
+        let found = document(&output);
+        assert_eq!(found["limits"]["address_space"], kilobytes * 1024);
+        let run = &found["runs"][0];
+        assert_eq!(contexts(run), [64], "{run}");
+        let ended = &run["ended"];
+        assert!(["out-of-memory", "killed"].contains(&ended["why"].as_str().unwrap()), "{ended}");
+        assert_eq!(ended["gate"], "physical-memory");
+        assert!(["loading", "touching"].contains(&ended["stage"].as_str().unwrap()), "{ended}");
+        let under = run["ceiling"]["under"].as_str().unwrap();
+        assert!(under.contains("ulimit -v") && under.contains("6,144,000,000"), "{under}");
+        assert_eq!(run["steps"][0]["checked"]["mode"], "prefix");
+    }
+}
+
+#[test]
+fn a_corrupted_kernel_fails_its_step() {
+    let corrupt = |order: &str, more: &[&str]| {
+        let mut command = plimsoll();
+        command.args(flags(&[&["--max", "64", "--pause", "0"], more].concat()));
+        let output = command.env("PLIMSOLL_FAULT_MUTATION", order).output().unwrap();
+        (code(&output), document(&output))
+    };
+    // Sums of a subgroup that are none. The reference's kernels use no subgroups, and see it.
+    let (code, found) = corrupt("=subgroupAdd(=subgroupMax(", &[]);
+    let run = &found["runs"][0];
+    assert_eq!(
+        (code, &run["ended"]["why"], &run["ended"]["gate"]),
+        (6, &json!("wrong"), &Value::Null),
+        "{run}"
+    );
+    assert!(run["ceiling"].is_null() && contexts(run).is_empty());
+    let reason = run["ended"]["reason"].as_str().unwrap();
+    assert!(reason.contains("deviations apart"), "{reason}");
+    assert!(found["error"]["message"].as_str().unwrap().contains("context 64"), "{found}");
+    // An order that changes nothing.
+    let (code, found) = corrupt("no such kernel=a=b", &[]);
+    assert_eq!((code, contexts(&found["runs"][0])), (0, vec![64]));
+}
+
+#[test]
+fn a_probe_goes_on_from_its_log() {
+    let folder = scratch("probe-log");
+    let log = folder.join("log.jsonl").display().to_string();
+    let first = good(&["--max", "128", "--pause", "0", "--log", &log]);
+    assert_eq!((contexts(&first["runs"][0]), &first["runs"][0]["resumed"]), (vec![64, 128], &json!(0)));
+    // A machine that went down while it wrote.
+    let mut text = std::fs::read_to_string(&log).unwrap();
+    text.truncate(text.len() - 30);
+    std::fs::write(&log, &text).unwrap();
+    let more = good(&["--max", "192", "--pause", "0", "--log", &log]);
+    assert_eq!((contexts(&more["runs"][0]), &more["runs"][0]["resumed"]), (vec![64, 128, 192], &json!(1)));
+    assert_eq!(more["runs"][0]["steps"][0], first["runs"][0]["steps"][0], "it is the record");
+    let again = good(&["--max", "192", "--pause", "0", "--log", &log]);
+    assert_eq!(again["runs"][0]["resumed"], 3);
+    // Under another limit or at another pace it is another measurement.
+    let other = good(&["--max", "64", "--pause", "1ms", "--log", &log]);
+    assert_eq!(other["runs"][0]["resumed"], 0);
+    let other = good(&["--max", "64", "--pause", "0", "--log", &log, "--memory", "1GiB"]);
+    assert_eq!(other["runs"][0]["resumed"], 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_step_that_the_system_kills_is_a_result() {
+    let folder = scratch("probe-kill");
+    let log = folder.join("log.jsonl");
+    let name = log.display().to_string();
+    let mut command = plimsoll();
+    command.args(flags(&["--max", "4096", "--step", "2048", "--from", "64", "--pause", "0", "--log", &name]));
+    let parent = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Once the first step is in the log, the next one's process is killed.
+    let start = Instant::now();
+    let children = format!("/proc/{0}/task/{0}/children", parent.id());
+    loop {
+        assert!(start.elapsed() < Duration::from_secs(60), "no second step");
+        std::thread::sleep(Duration::from_millis(2));
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let second = text.contains("\"passed\"") && text.contains("\"begun\":{\"context\":2112}");
+        let child = std::fs::read_to_string(&children).unwrap_or_default();
+        if let (true, Some(pid)) = (second, child.split_whitespace().next()) {
+            assert!(Command::new("kill").args(["-9", pid]).status().unwrap().success());
+            break;
+        }
+    }
+    let output = parent.wait_with_output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let found = document(&output);
+    let run = &found["runs"][0];
+    assert_eq!(contexts(run), [64]);
+    let ended = &run["ended"];
+    assert_eq!(
+        (&ended["why"], &ended["signal"], &ended["context"]),
+        (&json!("killed"), &json!(9), &json!(2112))
+    );
+    assert_eq!(run["ceiling"]["context"], 64);
+    // It stands in the log: the probe that is started again does not run into it again.
+    let again = good(&["--max", "4096", "--step", "2048", "--from", "64", "--pause", "0", "--log", &name]);
+    assert_eq!((&again["runs"][0]["ended"]["signal"], &again["runs"][0]["resumed"]), (&json!(9), &json!(2)));
+}
+
+#[test]
+fn the_floor_and_the_time_hold() {
+    if cfg!(target_os = "linux") {
+        let found = good(&["--max", "64", "--pause", "0", "--floor", "99.9%"]);
+        let run = &found["runs"][0];
+        assert_eq!(
+            (&run["ended"]["why"], &run["ended"]["gate"]),
+            (&json!("floor"), &json!("physical-memory"))
+        );
+        assert!(run["ceiling"].is_null() && run["ended"]["have"].as_u64() < run["ended"]["need"].as_u64());
+    }
+    let found = good(&["--max", "64", "--pause", "0", "--step-time", "1ms"]);
+    assert_eq!(found["runs"][0]["ended"]["why"], "time");
+    for (flag, value) in
+        [("--floor", "100%"), ("--pause", "1 week"), ("--step-time", "-1s"), ("--tolerance", "0")]
+    {
+        let output = probe(&[&format!("{flag}={value}")]);
+        assert_eq!(code(&output), 2);
+        assert!(stderr(&output).contains(flag), "{}", stderr(&output));
+    }
+}
