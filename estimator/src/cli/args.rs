@@ -1,7 +1,7 @@
 //! Flags that several verbs share.
 
 use super::{Failure, bytes};
-use crate::geometry::{Geometry, KvPair, KvStore, Priced};
+use crate::geometry::{Geometry, KvPair, KvStore, MAX_SNAPSHOTS, Priced};
 use crate::policy::{MemoryPolicy, SettingError};
 use clap::Args;
 use plimsoll_kernels::{KvFormat, Limits};
@@ -76,6 +76,9 @@ pub struct GeometryArgs {
     /// How keys and values are stored: f32, f16 or q8_0, and for estimates also bf16 or q4_0 [default: f16]
     #[arg(long, value_name = "FORMAT", value_parser = kv)]
     pub kv: Option<KvStore>,
+    /// Prefix snapshots kept: recurrent states and what sliding windows hold
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SNAPSHOTS)))]
+    pub snapshots: u32,
 }
 
 impl GeometryArgs {
@@ -88,6 +91,7 @@ impl GeometryArgs {
             slots,
             prefill_chunk: self.chunk.unwrap_or(default.prefill_chunk),
             logit_rows: default.logit_rows.max(slots),
+            priced: Priced { snapshots: self.snapshots, ..Priced::default() },
             ..default
         };
         match self.kv {

@@ -7,7 +7,7 @@ use crate::budget::Reading;
 use crate::chart::chart;
 use crate::devices::{DeviceError, DeviceTable};
 use crate::error::grouped;
-use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, MAX_SNAPSHOTS, Priced};
+use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, Priced};
 use crate::html;
 use crate::others::{Other, Others, Replaced, Role};
 use crate::peers;
@@ -41,9 +41,6 @@ pub struct Args {
     /// Tokens drafted ahead: every recurrent state is kept N + 1 times, so that a rejected draft can be taken back
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_DRAFT_DEPTH)))]
     pub draft_depth: u32,
-    /// Prefix snapshots kept: recurrent states and what sliding windows hold
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SNAPSHOTS)))]
-    pub snapshots: u32,
     /// A model that drafts tokens for this one, beside it on the device
     #[arg(long, value_name = "MODEL")]
     pub draft: Option<PathBuf>,
@@ -89,7 +86,7 @@ impl Args {
         let pair = asked.kv_pair();
         let pair = KvPair { k: self.kv_k.unwrap_or(pair.k), v: self.kv_v.unwrap_or(pair.v) };
         let images = self.images.images();
-        let priced = Priced { snapshots: self.snapshots, images, ..asked.priced.clone() };
+        let priced = Priced { images, ..asked.priced.clone() };
         let asked = with_kv(Geometry { draft_depth: self.draft_depth, priced, ..asked }, pair);
         self.peer.geometry(asked, self.geometry.chunk)
     }

@@ -7,7 +7,7 @@ use plimsoll_estimator::plan::{KvPlan, View};
 use plimsoll_kernels::step::PAGE;
 
 /// What is retained, and how often it was of use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CacheStats {
     /// Requests whose beginning was looked for.
     pub lookups: u64,

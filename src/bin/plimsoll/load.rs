@@ -9,7 +9,8 @@ use plimsoll::estimator::cli::{self, output};
 use plimsoll::runtime::RuntimeError;
 use plimsoll::runtime::request::{check_ids, check_room};
 use plimsoll::{
-    Admitted, Budget, Device, Engine, Error, Geometry, LoadProgress, Opened, Plan, Profile, Runtime, Session,
+    Admitted, Budget, CacheLimit, Device, Engine, Error, Geometry, LoadProgress, Opened, Plan, Profile,
+    Runtime, Session,
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 pub struct Ready {
     pub device: Device,
     pub admitted: Admitted,
+    /// The most that is kept without being live.
+    pub cache_limit: CacheLimit,
 }
 
 /// Opens the adapter and asks for admission. A refusal brings its tables; with `--json` its document is shown.
@@ -54,7 +57,7 @@ pub fn admit(
     if out.verbose > 1 {
         output::note(format_args!("{}", admitted.plan()));
     }
-    Ok(Ready { device, admitted })
+    Ok(Ready { device, admitted, cache_limit })
 }
 
 /// Whether the model can be run, and not only priced.
@@ -151,7 +154,9 @@ impl Ready {
     pub fn engine(self, opened: &Opened) -> Result<(Engine<Runtime>, Duration), Failure> {
         let start = Instant::now();
         let bars = Bars::new();
-        let engine = opened.load_engine(self.device, self.admitted, &mut |progress| bars.show(progress))?;
+        let mut engine =
+            opened.load_engine(self.device, self.admitted, &mut |progress| bars.show(progress))?;
+        engine.set_cache_limit(self.cache_limit.bytes);
         Ok((engine, start.elapsed()))
     }
 }
@@ -179,6 +184,7 @@ pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, F
         "account": runtime.account(),
         "budget": budget,
         "cache_limit": machine.policy()?.cache_limit(),
+        "cache": engine.cache_stats(),
         "free_memory": runtime.memory_change(),
         "overridden": runtime.admitted().overridden(),
         "warnings": warnings(plan.model.context_max, &plan.geometry),

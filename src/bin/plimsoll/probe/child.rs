@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 enum Stop {
     Wrong(String),
     /// With what the device said of its memory before the load.
-    OutOfMemory(RuntimeError, MemoryReading),
+    OutOfMemory(RuntimeError, Box<MemoryReading>),
     Failed(Failure),
 }
 
@@ -105,10 +105,11 @@ fn step(args: &Args, order: &Order, stage: &mut &'static str) -> Result<Step, St
     reach("loading")?;
     forget_peak();
     let start = Instant::now();
-    let ready = load::Ready { device: device.clone(), admitted };
+    let ready =
+        load::Ready { device: device.clone(), admitted, cache_limit: args.machine.policy()?.cache_limit() };
     let out_of_memory = |failure: Failure| match failure {
         Failure::Plimsoll(Error::Runtime(error @ RuntimeError::OutOfMemory { .. })) => {
-            Stop::OutOfMemory(error, before)
+            Stop::OutOfMemory(error, Box::new(before))
         }
         other => Stop::Failed(other),
     };

@@ -374,11 +374,11 @@ fn recorded(log: &Log, key: &Value, context: u32) -> Option<Result<Step, Ended>>
         let at = grouped(context.into());
         output::note(format_args!("plimsoll: context {at} was begun and has no end: once more"));
     }
-    (begun > 1).then(|| {
-        let reason =
-            format!("begun {begun} times and never ended: the probe or its machine went down with it");
-        Err(Ended::plain("lost", context, Some("physical-memory"), reason))
-    })
+    if begun < 2 {
+        return None;
+    }
+    let reason = format!("begun {begun} times and never ended: the probe or its machine went down with it");
+    Some(Err(Ended::plain("lost", context, Some("physical-memory"), reason)))
 }
 
 #[cfg(test)]
