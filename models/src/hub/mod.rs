@@ -12,6 +12,7 @@
 //! # Ok::<(), plimsoll_models::ModelError>(())
 //! ```
 
+mod at_once;
 mod cache;
 mod client;
 mod name;

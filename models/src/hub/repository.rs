@@ -1,6 +1,7 @@
 //! One repository: its commit, its files, and which of them are the checkpoint.
 
 use super::Opening;
+use super::at_once::at_once;
 use super::cache::Cache;
 use super::client::Client;
 use super::name::{HubName, is_file, quoted_path};
@@ -13,8 +14,8 @@ use crate::checkpoint::{BytesRead, Checkpoint, gguf};
 use crate::error::{HubReason, ModelError, quoted};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Files beside the weights that say something about memory.
 const BESIDE: [&str; 3] = ["generation_config.json", "hf_quant_config.json", "preprocessor_config.json"];
@@ -32,8 +33,6 @@ const MAX_PIECE: u64 = 4 << 20;
 const MAX_GGUF_HEADER: u64 = 128 << 20;
 /// Shards of one checkpoint that are believed.
 const MAX_SHARDS: usize = 4096;
-/// Headers that are read at the same time.
-const AT_ONCE: usize = 8;
 
 /// A commit of a repository.
 struct Repository<'a> {
@@ -456,61 +455,9 @@ fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// Does the same to several files, some at once; the results in their order, or the first error by it.
-fn at_once<T: Send>(
-    files: &[String],
-    work: impl Fn(&str) -> Result<T, ModelError> + Sync,
-) -> Result<Vec<T>, ModelError> {
-    let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<Result<T, ModelError>>>> = files.iter().map(|_| Mutex::new(None)).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(files.len()) {
-            scope.spawn(|| {
-                while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < files.len())
-                {
-                    let result = work(&files[at]);
-                    let failed = result.is_err();
-                    *done[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                    if failed {
-                        next.store(files.len(), Ordering::Relaxed);
-                    }
-                }
-            });
-        }
-    });
-    let mut results = Vec::with_capacity(files.len());
-    let mut skipped = false;
-    for slot in done {
-        match slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(result) => results.push(result?),
-            None => skipped = true,
-        }
-    }
-    // One that was not begun stands before the error that ended the rest only in theory; the error was met above.
-    if skipped {
-        Err(ModelError::hub("headers", HubReason::Connection, "not all were read"))
-    } else {
-        Ok(results)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn many_at_once_keep_their_order_and_end_at_an_error() {
-        let files: Vec<String> = (0..50).map(|n| n.to_string()).collect();
-        let same = at_once(&files, |file| Ok(file.to_owned())).unwrap();
-        assert_eq!(same, files);
-        let failed = at_once(&files, |file| match file {
-            "7" => Err(ModelError::hub(file, HubReason::Timeout, "")),
-            other => Ok(other.to_owned()),
-        });
-        assert!(failed.unwrap_err().to_string().starts_with("7: "));
-        assert!(at_once(&[], |_| Ok(())).unwrap().is_empty());
-    }
 
     #[test]
     fn commits_are_forty_digits() {
