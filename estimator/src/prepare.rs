@@ -22,6 +22,8 @@ pub(crate) struct Prepared {
     pub vector_places: Vec<VectorPlace>,
     /// The buffers of the weights: the first of a plan.
     pub slabs: Vec<Slab>,
+    /// Bytes of those.
+    pub bytes: u64,
     /// Bytes of the matrices.
     pub matrix_bytes: u64,
     /// Bytes of the longest row.
@@ -40,7 +42,8 @@ impl Prepared {
         let longest_row = groups.all.iter().map(|g| g.record.stride()).max().unwrap_or(0);
         let (vector_places, vectors) = vectors::place(model, profile, &mut slabs)?;
         let facts = Facts::new(model, &groups, &vectors, &vector_places);
-        Ok(Self { groups, vectors, vector_places, slabs, matrix_bytes, longest_row, facts })
+        let bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
+        Ok(Self { groups, vectors, vector_places, slabs, bytes, matrix_bytes, longest_row, facts })
     }
 }
 

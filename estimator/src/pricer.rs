@@ -188,11 +188,11 @@ impl<'a> Pricer<'a> {
         self.priced(geometry, most).ok()
     }
 
-    /// Bytes of weights, KV, recurrent states and snapshots: what needs no op lowered.
-    pub(crate) fn pools(&self, geometry: &Geometry) -> Option<u64> {
+    /// The least that a price is, in no time: weights, pools and the tables of a step without padding. `None` for most
+    /// geometries that are refused.
+    pub(crate) fn least(&self, geometry: &Geometry) -> Option<u64> {
         let prepared = self.prepared(geometry).ok()?;
-        let slabs = Placed::pools(self.model, geometry, self.profile, prepared).ok()?.0;
-        Some(slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add))
+        Placed::least(self.model, geometry, self.profile, prepared).ok()
     }
 
     /// The price: found again, where the same geometry has been priced to its end.
@@ -215,6 +215,9 @@ impl<'a> Pricer<'a> {
     fn summed(&self, memo: &Memo, geometry: &Geometry, most: u64) -> Result<Price, Stop> {
         let (model, profile) = (self.model, self.profile);
         let prepared = self.prepared(geometry)?;
+        if most < u64::MAX && Placed::least(model, geometry, profile, prepared)? > most {
+            return Err(Stop::Beyond);
+        }
         let Placed { mut slabs, kv, recurrent, step, cut, sizes } =
             Placed::new(model, geometry, profile, prepared)?;
         let resident = slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add);
