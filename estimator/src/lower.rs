@@ -8,7 +8,7 @@ mod recurrent;
 mod summary;
 mod tables;
 
-pub(crate) use summary::{Cuts, Part, Summary};
+pub(crate) use summary::{Cuts, Named, Part, Summary};
 pub(crate) use tables::Tables;
 
 use crate::error::PlanError;
@@ -22,8 +22,8 @@ use plimsoll_kernels::ops::{
 use plimsoll_kernels::{AttentionShape, Call, Profile, StepLayout, Unit};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
+use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 /// Tokens up to which a program is for decoding: matrices are read once for at most this many vectors.
 pub(crate) const NARROW: u32 = 8;
@@ -81,7 +81,7 @@ pub(crate) struct Lowering<'a> {
     /// Each scratch.
     scratch: Vec<Scratch>,
     /// The sorted table of each routing, by tile.
-    sorted: HashMap<(TensorId, u32), usize>,
+    sorted: FxHashMap<(TensorId, u32), usize>,
     op: u32,
     /// The window of vectors that the op at hand looks at.
     vectors: View,
@@ -111,7 +111,7 @@ impl<'a> Lowering<'a> {
             max_tokens,
             drafts: Vec::new(),
             scratch: Vec::new(),
-            sorted: HashMap::new(),
+            sorted: FxHashMap::default(),
             vectors,
             op: 0,
         }

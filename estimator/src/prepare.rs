@@ -11,7 +11,7 @@ use plimsoll_kernels::ops::rope_kv::Keys;
 use plimsoll_kernels::{AttentionShape, Profile};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{Op, Rows, StateId, TensorId};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// The weights of a model on a profile, placed, and the facts of its graph.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub(crate) struct Facts {
     /// Values of the widest row of queries, where there is attention.
     pub dearest: Option<u64>,
     /// The first op that writes each state's keys.
-    writers: HashMap<StateId, u32>,
+    writers: FxHashMap<StateId, u32>,
     /// The first contradiction, and the op at which it is found.
     fault: Option<(usize, PlanError)>,
 }
@@ -89,7 +89,7 @@ impl Facts {
             parts: ops.iter().map(|(_, op)| part(model, op)).collect(),
             classes: alike::classes(model, groups, vectors, places),
             shapes,
-            writers: HashMap::new(),
+            writers: FxHashMap::default(),
             fault: None,
         };
         for (index, (label, op)) in (0..).zip(ops) {

@@ -8,7 +8,7 @@
 use crate::build::{Placed, Tail, largest_of_each, validate};
 use crate::error::PlanError;
 use crate::geometry::Geometry;
-use crate::lower::{Cuts, Lowering, Part, Scratch, Shared, Summary};
+use crate::lower::{Cuts, Lowering, Named, Part, Scratch, Shared, Summary};
 use crate::marks::Marks;
 use crate::plan::{KvPlan, LOAD_HOST, Segment};
 use crate::pool::Slab;
@@ -238,7 +238,7 @@ impl<'a> Pricer<'a> {
         let mut programs: Vec<[Arc<Known>; 3]> = Vec::new();
         let mut readers: Vec<Summary> = Vec::new();
         let mut arena: Vec<u64> = Vec::new();
-        let mut largest: Option<(u64, String)> = None;
+        let mut largest: Option<(u64, u32, Named)> = None;
         let mut results = 0;
         for &size in &sizes {
             let room = memo.room(&shared, size);
@@ -267,10 +267,10 @@ impl<'a> Pricer<'a> {
             }
             largest_of_each(&mut arena, &sizes);
             let here = sums().filter_map(|s| s.largest.as_ref()).max_by_key(|(bytes, op, _)| (*bytes, *op));
-            if let Some((bytes, _, label)) = here
-                && largest.as_ref().is_none_or(|(most, _)| bytes >= most)
+            if let Some((bytes, op, name)) = here
+                && largest.as_ref().is_none_or(|(most, ..)| bytes >= most)
             {
-                largest = Some((*bytes, label.clone()));
+                largest = Some((*bytes, *op, name.clone()));
             }
             results = sums().map(|s| s.sampled).fold(results, u64::max);
             programs.push(known);
@@ -279,6 +279,7 @@ impl<'a> Pricer<'a> {
         let (params, pipelines) = memo.count(&programs, &readers, &cut);
         crate::images::widen(&mut arena, model, geometry, profile.limits.max_buffer_size)?;
         let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
+        let largest = largest.map(|(bytes, op, name)| (bytes, name.of(model, op)));
         Ok(sums(&slabs, &kv, tail.staging_bytes, largest, pipelines))
     }
 

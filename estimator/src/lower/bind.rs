@@ -162,7 +162,9 @@ impl Lowering<'_> {
         let binding = self.shared.profile.limits.max_storage_buffer_binding_size;
         let mut largest: Option<(u64, usize)> = None;
         let mut views: Vec<View> = Vec::new();
+        // The dispatch before, and whether it writes nothing but activations and scratch.
         let mut before: Option<&Draft<'_>> = None;
+        let mut only_reads = false;
         for (i, draft) in drafts.iter().enumerate() {
             views.clear();
             views.extend(draft.operands.iter().map(|operand| match *operand {
@@ -172,9 +174,10 @@ impl Lowering<'_> {
             }));
             let bytes = views.iter().map(|v| v.bytes).max().unwrap_or(0);
             // Most dispatches of an op are one dispatch on another part of a buffer.
-            if bytes > binding || !before.is_some_and(|before| before.binds_as(draft)) {
+            if bytes > binding || !before.is_some_and(|before| before.binds_as(draft, only_reads)) {
                 let label = || format!("{}{}", draft.label, draft.suffix);
                 check(label, &draft.call, &views, self.shared.profile)?;
+                only_reads = draft.only_reads();
             }
             before = Some(draft);
             if largest.is_none_or(|(most, _)| bytes >= most) {
@@ -186,16 +189,26 @@ impl Lowering<'_> {
 }
 
 impl Draft<'_> {
-    /// Whether another dispatch runs the same pipeline on the same operands, its one view in another place.
-    fn binds_as(&self, other: &Self) -> bool {
+    /// Whether it writes no view: whatever its views, they overlap nothing that it writes.
+    fn only_reads(&self) -> bool {
+        let bound = self.call.kernel.operands().into_iter().filter(|access| *access != Access::Range);
+        let writes = |(operand, access): (&Operand, Access)| {
+            matches!(operand, Operand::View(_)) && access == Access::Write
+        };
+        !self.operands.iter().zip(bound).any(writes)
+    }
+
+    /// Whether another dispatch runs the same pipeline on the same operands, its views in other places where it
+    /// `only_reads` them, else one view.
+    fn binds_as(&self, other: &Self, only_reads: bool) -> bool {
         let alike = |(a, b): (&Operand, &Operand)| match (a, b) {
             (Operand::Tensor(a), Operand::Tensor(b)) => a == b,
             (Operand::Scratch(a), Operand::Scratch(b)) => a == b,
             (Operand::View(_), Operand::View(_)) => true,
             _ => false,
         };
-        let views = self.operands.iter().filter(|o| matches!(o, Operand::View(_))).count();
-        views <= 1
+        let views = || self.operands.iter().filter(|o| matches!(o, Operand::View(_))).count();
+        (only_reads || views() <= 1)
             && self.call.kernel == other.call.kernel
             && self.operands.len() == other.operands.len()
             && self.operands.iter().zip(&other.operands).all(alike)
