@@ -56,6 +56,8 @@ pub(crate) struct Facts {
     pub windows: Vec<View>,
     /// What each op's lowering depends on.
     pub parts: Vec<Part>,
+    /// When tensors begin to be alive and when they no longer are, in the order of the ops, those that end there first.
+    pub changes: Vec<(u32, bool, u32)>,
     /// Which ops are lowered alike.
     pub classes: Vec<Option<Class>>,
     /// Heads of every state and of every attention op; `None` for a recurrent state. Each once.
@@ -87,6 +89,7 @@ impl Facts {
             alive: vec![None; model.graph.tensors.len()],
             windows: Vec::with_capacity(ops.len()),
             parts: ops.iter().map(|(_, op)| part(model, op)).collect(),
+            changes: Vec::new(),
             classes: alike::classes(model, groups, vectors, places),
             shapes,
             writers: FxHashMap::default(),
@@ -111,6 +114,11 @@ impl Facts {
         if let Some(Some((_, last))) = facts.alive.get_mut(model.graph.logits.0 as usize) {
             *last = ops.len() as u32;
         }
+        for (i, alive) in (0..).zip(&facts.alive) {
+            let Some((first, last)) = *alive else { continue };
+            facts.changes.extend([(first, true, i), (last.saturating_add(1), false, i)]);
+        }
+        facts.changes.sort_unstable();
         facts
     }
 
@@ -178,6 +186,18 @@ fn part(model: &Model, op: &Op) -> Part {
     match op {
         Op::Attention { .. } => Part::Attention,
         Op::Conv { .. } | Op::Ssd { .. } | Op::Delta { .. } => Part::Recurrent,
+        // Nothing but the number of their workgroups and the bytes that they bind follows the rows.
+        Op::RmsNorm { .. }
+        | Op::Multiply { .. }
+        | Op::Scale { .. }
+        | Op::GatedNorm { .. }
+        | Op::Activate { .. }
+        | Op::Route { .. }
+        | Op::Combine { .. }
+        | Op::Gate { .. }
+        | Op::ClampedGate { .. }
+        | Op::Add { .. }
+        | Op::Softcap { .. } => Part::Fixed,
         _ if op.reads().iter().chain(&op.writes()).any(rows) => Part::Rows,
         _ => Part::Tokens,
     }

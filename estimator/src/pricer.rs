@@ -235,7 +235,7 @@ impl<'a> Pricer<'a> {
             arena_base: slabs.len() as u32,
         };
         let cuts = Cuts::new(&kv);
-        let mut programs: Vec<[Arc<Known>; 3]> = Vec::new();
+        let mut programs: Vec<Arc<Known>> = Vec::new();
         let mut readers: Vec<Summary> = Vec::new();
         let mut arena: Vec<u64> = Vec::new();
         let mut largest: Option<(u64, u32, Named)> = None;
@@ -248,8 +248,8 @@ impl<'a> Pricer<'a> {
             if resident.saturating_add(room.peak) > most {
                 return Err(Stop::Beyond);
             }
-            let known =
-                [Part::Tokens, Part::Rows, Part::Recurrent].map(|part| memo.part(&shared, part, size));
+            let known = [Part::Fixed, Part::Tokens, Part::Rows, Part::Recurrent]
+                .map(|part| memo.part(&shared, part, size));
             let readers_here = Lowering::summary(&shared, Part::Attention, size, Some(&cuts));
             let sums = || known.iter().map(|k| &k.sum).chain([&readers_here]);
             let first = |faults: &mut dyn Iterator<Item = &(u32, PlanError)>| {
@@ -266,14 +266,16 @@ impl<'a> Pricer<'a> {
                 return Err(broken);
             }
             largest_of_each(&mut arena, &sizes);
-            let here = sums().filter_map(|s| s.largest.as_ref()).max_by_key(|(bytes, op, _)| (*bytes, *op));
+            let rows = geometry.logit_rows.min(size);
+            let here = sums().filter_map(|s| s.largest(size, rows)).max_by_key(|&(bytes, op, _)| (bytes, op));
             if let Some((bytes, op, name)) = here
-                && largest.as_ref().is_none_or(|(most, ..)| bytes >= most)
+                && largest.as_ref().is_none_or(|(most, ..)| bytes >= *most)
             {
-                largest = Some((*bytes, *op, name.clone()));
+                largest = Some((bytes, op, name.clone()));
             }
             results = sums().map(|s| s.sampled).fold(results, u64::max);
-            programs.push(known);
+            // The fixed part is the same in all programs.
+            programs.extend(known.into_iter().skip(usize::from(!programs.is_empty())));
             readers.push(readers_here);
         }
         let (params, pipelines) = memo.count(&programs, &readers, &cut);
@@ -339,7 +341,12 @@ impl Memo {
     fn part(&self, shared: &Shared<'_>, part: Part, max_tokens: u32) -> Arc<Known> {
         let (geometry, step) = (shared.geometry, shared.step);
         let mut inputs = [0; 8];
+        let mut tokens = max_tokens;
         let logit_rows = match part {
+            Part::Fixed => {
+                tokens = 0;
+                0
+            }
             Part::Tokens => {
                 inputs[0] = step.ids;
                 0
@@ -359,7 +366,7 @@ impl Memo {
                 0
             }
         };
-        kept(&self.parts, PartKey { part, max_tokens, logit_rows, inputs }, |_| {
+        kept(&self.parts, PartKey { part, max_tokens: tokens, logit_rows, inputs }, |_| {
             Arc::new(self.known(Lowering::summary(shared, part, max_tokens, None)))
         })
     }
@@ -379,18 +386,18 @@ impl Memo {
     /// Gives the parameters and pipelines of a part their numbers.
     fn known(&self, mut sum: Summary) -> Known {
         let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
-        let (mut params, mut like_ranges) = (Vec::new(), Vec::new());
+        let (mut params, mut like_ranges, mut met) = (Vec::new(), Vec::new(), Marks::default());
+        words.params.reserve(sum.params.len());
         for param in std::mem::take(&mut sum.params) {
             let next = words.params.len() as u32;
             let range = <[u32; 4]>::try_from(&param[..]).ok();
             let id = *words.params.entry(param).or_insert(next);
             match range {
                 Some(range) => like_ranges.push((id, range)),
-                None => params.push(id),
+                None if met.mark(id) => params.push(id),
+                None => {}
             }
         }
-        params.sort_unstable();
-        params.dedup();
         let kernels = std::mem::take(&mut sum.kernels).into_iter().map(|kernel| {
             let next = words.kernels.len() as u32;
             *words.kernels.entry(kernel).or_insert(next)
@@ -400,18 +407,16 @@ impl Memo {
     }
 
     /// Different parameters, those of the ranges with them, and different pipelines.
-    fn count(
-        &self,
-        programs: &[[Arc<Known>; 3]],
-        readers: &[Summary],
-        cut: &crate::build::Cut,
-    ) -> (u64, u32) {
+    fn count(&self, programs: &[Arc<Known>], readers: &[Summary], cut: &crate::build::Cut) -> (u64, u32) {
         let (mut params, mut kernels) = (Marks::default(), Marks::default());
-        for known in programs.iter().flatten() {
-            known.params.iter().for_each(|&id| params.mark(id));
+        for known in programs {
             let more = known.like_ranges.iter().filter(|(_, words)| !cut.holds(*words));
-            more.for_each(|&(id, _)| params.mark(id));
-            known.kernels.iter().for_each(|&id| kernels.mark(id));
+            for id in known.params.iter().copied().chain(more.map(|&(id, _)| id)) {
+                params.mark(id);
+            }
+            for &id in &known.kernels {
+                kernels.mark(id);
+            }
         }
         let mut fresh: FxHashSet<&[u32]> = FxHashSet::default();
         let mut unseen: FxHashSet<&Kernel> = FxHashSet::default();
@@ -420,7 +425,9 @@ impl Memo {
                 for param in &sum.params {
                     match words.params.get(&param[..]) {
                         _ if <[u32; 4]>::try_from(&param[..]).is_ok_and(|range| cut.holds(range)) => {}
-                        Some(&id) => params.mark(id),
+                        Some(&id) => {
+                            params.mark(id);
+                        }
                         None => {
                             fresh.insert(&param[..]);
                         }
@@ -428,7 +435,9 @@ impl Memo {
                 }
                 for kernel in &sum.kernels {
                     match words.kernels.get(kernel) {
-                        Some(&id) => kernels.mark(id),
+                        Some(&id) => {
+                            kernels.mark(id);
+                        }
                         None => {
                             unseen.insert(kernel);
                         }

@@ -6,7 +6,15 @@ use crate::arena::{Item, Place, pack};
 use crate::error::{Limit, PlanError};
 use crate::plan::{ALIGN, Dispatch, Program, View};
 use plimsoll_kernels::{Access, Call, Profile};
-use plimsoll_models::graph::TensorId;
+use plimsoll_models::graph::{Rows, TensorId};
+
+/// The largest binding of a dispatch, whatever the rows: values of a token and of a logit row, and bytes of the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Widest {
+    tokens: u64,
+    logit_rows: u64,
+    bytes: u64,
+}
 
 impl Lowering<'_> {
     /// Packs the arena and binds everything.
@@ -133,16 +141,9 @@ impl Lowering<'_> {
 
     /// The most bytes of tensors alive at one op: no packing takes less.
     pub(super) fn peak(&self) -> u64 {
-        let mut changes: Vec<(u32, bool, u64)> = Vec::new();
-        for (i, alive) in self.shared.prepared.facts.alive.iter().enumerate() {
-            let Some((first, last)) = *alive else { continue };
-            changes.push((first, true, self.tensor_bytes(i)));
-            changes.push((last.saturating_add(1), false, self.tensor_bytes(i)));
-        }
-        // What dies before an op is gone when it begins.
-        changes.sort_unstable();
         let (mut now, mut most) = (0u128, 0u128);
-        for (_, begins, bytes) in changes {
+        for &(_, begins, tensor) in &self.shared.prepared.facts.changes {
+            let bytes = self.tensor_bytes(tensor as usize);
             now = if begins { now + u128::from(bytes) } else { now.saturating_sub(bytes.into()) };
             most = most.max(now);
         }
@@ -185,6 +186,39 @@ impl Lowering<'_> {
             }
         }
         Ok(largest)
+    }
+}
+
+impl Lowering<'_> {
+    /// What the largest binding of a dispatch follows.
+    pub(super) fn widest(&self, draft: &Draft<'_>) -> Widest {
+        let mut widest = Widest::default();
+        for operand in &draft.operands {
+            match *operand {
+                Operand::Tensor(id) => {
+                    let width = u64::from(self.width(id));
+                    let (side, width) = match self.tensor_rows(id) {
+                        Rows::Tokens => (&mut widest.tokens, width),
+                        Rows::Choices(top) => (&mut widest.tokens, width.saturating_mul(top.into())),
+                        Rows::LogitRows => (&mut widest.logit_rows, width),
+                    };
+                    *side = width.max(*side);
+                }
+                Operand::Scratch(i) => {
+                    widest.bytes = self.scratch.get(i).map_or(0, |s| s.0).max(widest.bytes);
+                }
+                Operand::View(view) => widest.bytes = view.bytes.max(widest.bytes),
+            }
+        }
+        widest
+    }
+}
+
+impl Widest {
+    /// The bytes, in a program of so many tokens and logit rows. No tensor is past a binding there.
+    pub fn bytes(&self, tokens: u32, logit_rows: u32) -> u64 {
+        let of = |width: u64, rows: u32| width.saturating_mul(4).saturating_mul(rows.into());
+        of(self.tokens, tokens).max(of(self.logit_rows, logit_rows)).max(self.bytes)
     }
 }
 

@@ -3,6 +3,7 @@
 //! A part is the ops whose lowering looks at the same things, so that it can be kept and found again by what it looked
 //! at. The ops are lowered by the same functions as those of a plan.
 
+use super::bind::Widest;
 use super::experts::SORT;
 use super::{Draft, Lowering, Scratch, Shared};
 use crate::alike::Class;
@@ -17,6 +18,8 @@ use std::borrow::Cow;
 /// Ops by what their lowering looks at, beside the model, the profile and the most tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
+    /// Not even at those.
+    Fixed,
     /// At nothing more.
     Tokens,
     /// At how many logit rows there are. Sampling is of this part.
@@ -38,6 +41,8 @@ pub(crate) struct Summary {
     pub scratch: Vec<Scratch>,
     /// The largest binding: bytes, op, and its name.
     pub largest: Option<(u64, u32, Named)>,
+    /// The largest bindings of a fixed part, where they follow other things the last of each.
+    pub widest: FxHashMap<Widest, (u32, Named)>,
     /// The most bytes of a sampled result.
     pub sampled: u64,
     /// The first op that cannot be lowered.
@@ -231,11 +236,16 @@ impl<'a> Lowering<'a> {
                 None
             }
         };
-        if let Some((bytes, draft)) = largest {
-            sum.offer(bytes, op, || match &draft.label {
-                Cow::Borrowed(_) => Named::Op(draft.suffix),
-                Cow::Owned(label) => Named::Own(format!("{label}{}", draft.suffix)),
-            });
+        let name = |draft: &Draft<'_>| match &draft.label {
+            Cow::Borrowed(_) => Named::Op(draft.suffix),
+            Cow::Owned(label) => Named::Own(format!("{label}{}", draft.suffix)),
+        };
+        if self.shared.prepared.facts.parts.get(op as usize) == Some(&Part::Fixed) {
+            for draft in &drafts {
+                sum.widest.insert(self.widest(draft), (op, name(draft)));
+            }
+        } else if let Some((bytes, draft)) = largest {
+            sum.offer(bytes, op, || name(draft));
         }
         let found = largest.map(|(bytes, draft)| (bytes, draft.suffix));
         // The dispatches of one op are of few pipelines, one after the other.
@@ -256,6 +266,13 @@ impl<'a> Lowering<'a> {
 }
 
 impl Summary {
+    /// The largest binding in a program of so many tokens and logit rows.
+    pub fn largest(&self, tokens: u32, logit_rows: u32) -> Option<(u64, u32, &Named)> {
+        let widest = self.widest.iter().map(|(w, (op, name))| (w.bytes(tokens, logit_rows), *op, name));
+        let one = self.largest.as_ref().map(|(bytes, op, name)| (*bytes, *op, name));
+        widest.chain(one).max_by_key(|&(bytes, op, _)| (bytes, op))
+    }
+
     /// Takes the largest binding of an op like one that has been lowered.
     fn offer_as(&mut self, alike: &Seen, op: u32) {
         if let Some((bytes, suffix)) = alike.largest {
