@@ -85,6 +85,9 @@ pub(crate) struct Lowering<'a> {
     op: u32,
     /// The window of vectors that the op at hand looks at.
     vectors: View,
+    /// Whether an op like the one at hand but for where its vectors stand has been lowered: of its dispatches only those
+    /// that say where are asked for, and its scratch.
+    vectors_only: bool,
 }
 
 impl<'a> Lowering<'a> {
@@ -113,6 +116,7 @@ impl<'a> Lowering<'a> {
             scratch: Vec::new(),
             sorted: FxHashMap::default(),
             vectors,
+            vectors_only: false,
             op: 0,
         }
     }

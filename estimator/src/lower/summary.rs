@@ -193,6 +193,7 @@ impl<'a> Lowering<'a> {
             return Ok(());
         }
         let before = self.scratch.len();
+        self.vectors_only = kind.is_some_and(|kind| seen.kinds.contains_key(&kind));
         self.lower_at(index)?;
         // Not every op of a kind sorts its choices.
         let sorting = self.drafts.iter().take_while(|draft| draft.suffix == SORT).count();
