@@ -1,6 +1,7 @@
 //! The activation arena: tensors packed by liveness, so that two that are never alive together share bytes.
 
 use crate::plan::ALIGN;
+use std::cmp::Reverse;
 
 /// A tensor to place: its size and the first and last op (inclusive) at which it is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +32,15 @@ pub fn pack(items: &[Item], max: u64) -> Result<(Vec<Place>, Vec<u64>), usize> {
     // Past the end of the numbers is past any `max`, a multiple of the alignment.
     let max = max / ALIGN * ALIGN;
     let size = |item: &Item| item.bytes.max(1).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
-    let mut order: Vec<usize> = (0..items.len()).collect();
-    order.sort_unstable_by_key(|&i| (std::cmp::Reverse(size(&items[i])), items[i].first, i));
+    let mut order: Vec<(Reverse<u64>, u32, usize)> =
+        items.iter().enumerate().map(|(i, item)| (Reverse(size(item)), item.first, i)).collect();
+    order.sort_unstable();
     let mut places = vec![Place { buffer: 0, offset: 0 }; items.len()];
     let mut sizes: Vec<u64> = Vec::new();
     let mut lives = Lives::new(items);
     // What stands at the same time: buffer, offset, bytes.
     let mut taken: Vec<(u32, u64, u64)> = Vec::new();
-    for &i in &order {
-        let bytes = size(&items[i]);
+    for &(Reverse(bytes), _, i) in &order {
         if bytes > max {
             return Err(i);
         }
@@ -83,9 +84,9 @@ struct Lives {
     /// First and last rank of each item, among the ops at which any item begins.
     ranks: Vec<(usize, usize)>,
     /// Items added, by the rank they begin at.
-    begin: Vec<Vec<usize>>,
+    begin: Lists,
     /// A segment tree over the ranks: an item stands at the nodes that cover its life.
-    cover: Vec<Vec<usize>>,
+    cover: Lists,
 }
 
 impl Lives {
@@ -95,24 +96,31 @@ impl Lives {
         firsts.dedup();
         let rank = |item: &Item| {
             let first = firsts.partition_point(|&op| op < item.first);
-            (first, firsts.partition_point(|&op| op <= item.last).saturating_sub(1).max(first))
+            // Most live for few ops.
+            let later = firsts[first..].iter().take(4).take_while(|&&op| op <= item.last).count();
+            let end = match later {
+                4 => firsts.partition_point(|&op| op <= item.last),
+                few => first + few,
+            };
+            (first, end.saturating_sub(1).max(first))
         };
         let ranks = items.iter().map(rank).collect();
-        Self { ranks, begin: vec![Vec::new(); firsts.len()], cover: vec![Vec::new(); 2 * firsts.len()] }
+        Self { ranks, begin: Lists::new(firsts.len()), cover: Lists::new(2 * firsts.len()) }
     }
 
     fn add(&mut self, item: usize) {
         let (first, last) = self.ranks[item];
-        self.begin[first].push(item);
-        let (mut left, mut right) = (first + self.begin.len(), last + self.begin.len() + 1);
+        let ranks = self.begin.first.len();
+        self.begin.push(first, item);
+        let (mut left, mut right) = (first + ranks, last + ranks + 1);
         while left < right {
             if left & 1 == 1 {
-                self.cover[left].push(item);
+                self.cover.push(left, item);
                 left += 1;
             }
             if right & 1 == 1 {
                 right -= 1;
-                self.cover[right].push(item);
+                self.cover.push(right, item);
             }
             left /= 2;
             right /= 2;
@@ -123,12 +131,42 @@ impl Lives {
     /// later in its life.
     fn together(&self, item: usize, mut found: impl FnMut(usize)) {
         let (first, last) = self.ranks[item];
-        let mut node = first + self.begin.len();
+        let mut node = first + self.begin.first.len();
         while node > 0 {
-            self.cover[node].iter().for_each(|&other| found(other));
+            self.cover.each(node, &mut found);
             node /= 2;
         }
-        self.begin[first + 1..=last].iter().flatten().for_each(|&other| found(other));
+        (first + 1..=last).for_each(|rank| self.begin.each(rank, &mut found));
+    }
+}
+
+/// Lists of items in one allocation.
+struct Lists {
+    /// The entry each list begins with.
+    first: Vec<u32>,
+    /// Entries: an item and the entry that follows.
+    entries: Vec<(u32, u32)>,
+}
+
+impl Lists {
+    /// No entry.
+    const END: u32 = u32::MAX;
+
+    fn new(lists: usize) -> Self {
+        Self { first: vec![Self::END; lists], entries: Vec::with_capacity(lists) }
+    }
+
+    fn push(&mut self, list: usize, item: usize) {
+        self.entries.push((item as u32, self.first[list]));
+        self.first[list] = self.entries.len() as u32 - 1;
+    }
+
+    fn each(&self, list: usize, found: &mut impl FnMut(usize)) {
+        let mut at = self.first[list];
+        while let Some(&(item, next)) = self.entries.get(at as usize) {
+            found(item as usize);
+            at = next;
+        }
     }
 }
 

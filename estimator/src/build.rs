@@ -66,42 +66,77 @@ impl Placed {
         prepared: &Prepared,
     ) -> Result<Self, PlanError> {
         let tokens = geometry.prefill_chunk.max(geometry.slots);
-        let limits = &profile.limits;
         let Pools { slabs, kv, recurrent, snapshots } = Self::pools(model, geometry, profile, prepared)?;
         let sizes = program_sizes(tokens, geometry.slots);
-        let mut tiles: Vec<u32> = Vec::new();
-        // The layers that share another's state may have query heads of their own.
-        for shape in &prepared.facts.shapes {
-            for &size in &sizes {
-                let tile = match shape {
-                    Some(shape) => tile_tokens(shape, size),
-                    // A recurrent layer takes all tokens of a sequence at once.
-                    None => tokens,
-                };
-                if !tiles.contains(&tile) {
-                    tiles.push(tile);
-                }
-            }
-        }
         let pages: Vec<u32> = kv.kinds.iter().map(|k| k.pages_per_slot).collect();
-        let pairs: Vec<u32> = model.ropes.iter().map(|r| r.pairs()).collect();
-        let step = StepLayout::new(tokens, geometry.logit_rows, geometry.slots, &tiles, &pages, &pairs);
-        let have = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
-        let step = match step {
-            Some(step) if step.words.saturating_mul(4) <= have => step,
-            beyond => {
-                // Without a layout its words are past what 32 bits can index.
-                let need = beyond.map_or(1 << 34, |step| step.words.saturating_mul(4));
-                return Err(PlanError::Limit {
-                    limit: Limit::Binding,
-                    name: "step tables".into(),
-                    need,
-                    have,
-                });
-            }
-        };
+        let step = step_tables(model, geometry, profile, prepared, &sizes, &pages)?;
         let cut = Cut::new(prepared.facts.dearest, geometry, profile, tokens)?;
         Ok(Self { slabs, kv, recurrent, snapshots, step, cut, sizes })
+    }
+
+    /// Bytes of the weights, the pools and the tables of a step, without padding: a plan takes no less, and all that the
+    /// context changes but for scratch is among them.
+    ///
+    /// # Errors
+    /// Some of those of [`Placed::new`], which has no others for most geometries.
+    pub fn least(
+        model: &Model,
+        geometry: &Geometry,
+        profile: &Profile,
+        prepared: &Prepared,
+    ) -> Result<u64, PlanError> {
+        let tokens = geometry.prefill_chunk.max(geometry.slots);
+        let (kv, pages) = crate::kv::least(model, geometry, profile)?;
+        let sizes = program_sizes(tokens, geometry.slots);
+        let step = step_tables(model, geometry, profile, prepared, &sizes, &pages)?;
+        Cut::new(prepared.facts.dearest, geometry, profile, tokens)?;
+        let states = crate::recurrent::bytes_per_slot(model, geometry).saturating_mul(geometry.slots.into());
+        let snapshots = match geometry.priced.snapshots {
+            0 => 0,
+            count => crate::retained::bytes_per_snapshot(model, geometry)?.saturating_mul(count.into()),
+        };
+        let tables = step.words.saturating_mul(4).saturating_mul(u64::from(UPLOADS) + 1);
+        let parts =
+            [prepared.bytes, crate::images::weight_bytes(model, geometry), kv, states, snapshots, tables];
+        Ok(parts.into_iter().fold(0, u64::saturating_add))
+    }
+}
+
+/// The tables of a step, whose programs are for so many tokens and whose slots have so many pages of each kind.
+fn step_tables(
+    model: &Model,
+    geometry: &Geometry,
+    profile: &Profile,
+    prepared: &Prepared,
+    sizes: &[u32],
+    pages: &[u32],
+) -> Result<StepLayout, PlanError> {
+    let tokens = geometry.prefill_chunk.max(geometry.slots);
+    let limits = &profile.limits;
+    let mut tiles: Vec<u32> = Vec::new();
+    // The layers that share another's state may have query heads of their own.
+    for shape in &prepared.facts.shapes {
+        for &size in sizes {
+            let tile = match shape {
+                Some(shape) => tile_tokens(shape, size),
+                // A recurrent layer takes all tokens of a sequence at once.
+                None => tokens,
+            };
+            if !tiles.contains(&tile) {
+                tiles.push(tile);
+            }
+        }
+    }
+    let pairs: Vec<u32> = model.ropes.iter().map(|r| r.pairs()).collect();
+    let step = StepLayout::new(tokens, geometry.logit_rows, geometry.slots, &tiles, pages, &pairs);
+    let have = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    match step {
+        Some(step) if step.words.saturating_mul(4) <= have => Ok(step),
+        beyond => {
+            // Without a layout its words are past what 32 bits can index.
+            let need = beyond.map_or(1 << 34, |step| step.words.saturating_mul(4));
+            Err(PlanError::Limit { limit: Limit::Binding, name: "step tables".into(), need, have })
+        }
     }
 }
 

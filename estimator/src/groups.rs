@@ -6,20 +6,20 @@ use crate::pool::Pool;
 use plimsoll_kernels::{Profile, Record};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{MatrixId, Op};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// The groups of a model and how ops find them.
 #[derive(Debug)]
 pub(crate) struct Groups {
     pub all: Vec<WeightGroup>,
-    by_parts: HashMap<Vec<MatrixId>, usize>,
+    by_parts: FxHashMap<Vec<MatrixId>, usize>,
 }
 
 impl Groups {
     /// Stacks and places every matrix the graph names.
     pub fn place(model: &Model, profile: &Profile, pool: &mut Pool) -> Result<Self, PlanError> {
-        let mut groups = Self { all: Vec::new(), by_parts: HashMap::new() };
-        let mut owner: HashMap<MatrixId, usize> = HashMap::new();
+        let mut groups = Self { all: Vec::new(), by_parts: FxHashMap::default() };
+        let mut owner: FxHashMap<MatrixId, usize> = FxHashMap::default();
         for (label, op) in &model.graph.ops {
             for parts in stacks(model, label, op)? {
                 if groups.by_parts.contains_key(&parts) {

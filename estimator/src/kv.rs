@@ -40,8 +40,7 @@ pub(crate) fn place(
         let pages = plan.kinds[kind].pages;
         let (layout, page) = page(state, geometry)?;
         if page > most {
-            let name = format!("a KV page of layer {index}");
-            return Err(PlanError::Limit { limit: Limit::Binding, name, need: page, have: most });
+            return Err(too_wide(index, page, most));
         }
         bindings += u64::from(pages).div_ceil(most / page);
         if bindings > MAX_BINDINGS {
@@ -73,14 +72,72 @@ pub(crate) fn place(
             segments,
         });
     }
-    if bindings > MAX_BINDINGS {
-        return Err(PlanError::Geometry {
-            field: "context × slots",
-            expected: format!("a KV pool of at most {MAX_BINDINGS} bindings of {most} bytes"),
-            got: bindings,
-        });
-    }
+    expect_bindings(bindings, most)?;
     Ok(plan)
+}
+
+/// Bytes of all pages without padding, and the pages per slot of each kind, as [`place`] would place them.
+///
+/// # Errors
+/// As [`place`].
+pub(crate) fn least(
+    model: &Model,
+    geometry: &Geometry,
+    profile: &Profile,
+) -> Result<(u64, Vec<u32>), PlanError> {
+    let limits = &profile.limits;
+    let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    let mut kinds: Vec<KvKind> = Vec::new();
+    let (mut bytes, mut bindings) = (0u64, 0u64);
+    // Most layers are as the one before.
+    let mut before: Option<(&State, u64, u64)> = None;
+    for (index, state) in model.states.iter().enumerate() {
+        let window = match state {
+            State::KvFull { .. } | State::KvLatent { .. } => None,
+            State::KvSliding { window, .. } => Some(*window),
+            State::Recurrent { .. } => continue,
+        };
+        let (layer, bound) = match before {
+            Some((other, layer, bound)) if other == state => (layer, bound),
+            _ => {
+                let kind = match kinds.iter().find(|k| k.window == window) {
+                    Some(kind) => *kind,
+                    None => {
+                        kinds.push(kind_of(window, geometry)?);
+                        kinds[kinds.len() - 1]
+                    }
+                };
+                let page = page(state, geometry)?.1;
+                if page > most {
+                    return Err(too_wide(index, page, most));
+                }
+                let pages = u64::from(kind.pages);
+                (pages.saturating_mul(page), pages.div_ceil(most / page))
+            }
+        };
+        before = Some((state, layer, bound));
+        bytes = bytes.saturating_add(layer);
+        bindings = bindings.saturating_add(bound);
+    }
+    expect_bindings(bindings, most)?;
+    Ok((bytes, kinds.iter().map(|k| k.pages_per_slot).collect()))
+}
+
+/// A page that no binding holds.
+fn too_wide(layer: usize, need: u64, have: u64) -> PlanError {
+    PlanError::Limit { limit: Limit::Binding, name: format!("a KV page of layer {layer}"), need, have }
+}
+
+/// That a pool is one that anybody has a use for.
+fn expect_bindings(bindings: u64, most: u64) -> Result<(), PlanError> {
+    if bindings <= MAX_BINDINGS {
+        return Ok(());
+    }
+    Err(PlanError::Geometry {
+        field: "context × slots",
+        expected: format!("a KV pool of at most {MAX_BINDINGS} bindings of {most} bytes"),
+        got: bindings,
+    })
 }
 
 /// The layout of a layer's pages and the bytes of one: `page × Hk · (E·size(k) + E·size(v))`, or `page × (rank + rope) ·

@@ -8,7 +8,7 @@ mod recurrent;
 mod summary;
 mod tables;
 
-pub(crate) use summary::{Cuts, Part, Summary};
+pub(crate) use summary::{Cuts, Named, Part, Summary};
 pub(crate) use tables::Tables;
 
 use crate::error::PlanError;
@@ -22,8 +22,8 @@ use plimsoll_kernels::ops::{
 use plimsoll_kernels::{AttentionShape, Call, Profile, StepLayout, Unit};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
+use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 /// Tokens up to which a program is for decoding: matrices are read once for at most this many vectors.
 pub(crate) const NARROW: u32 = 8;
@@ -81,10 +81,13 @@ pub(crate) struct Lowering<'a> {
     /// Each scratch.
     scratch: Vec<Scratch>,
     /// The sorted table of each routing, by tile.
-    sorted: HashMap<(TensorId, u32), usize>,
+    sorted: FxHashMap<(TensorId, u32), usize>,
     op: u32,
     /// The window of vectors that the op at hand looks at.
     vectors: View,
+    /// Whether an op like the one at hand but for where its vectors stand has been lowered: of its dispatches only those
+    /// that say where are asked for, and its scratch.
+    vectors_only: bool,
 }
 
 impl<'a> Lowering<'a> {
@@ -111,8 +114,9 @@ impl<'a> Lowering<'a> {
             max_tokens,
             drafts: Vec::new(),
             scratch: Vec::new(),
-            sorted: HashMap::new(),
+            sorted: FxHashMap::default(),
             vectors,
+            vectors_only: false,
             op: 0,
         }
     }

@@ -11,7 +11,7 @@ use plimsoll_kernels::ops::rope_kv::Keys;
 use plimsoll_kernels::{AttentionShape, Profile};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{Op, Rows, StateId, TensorId};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// The weights of a model on a profile, placed, and the facts of its graph.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Prepared {
     pub vector_places: Vec<VectorPlace>,
     /// The buffers of the weights: the first of a plan.
     pub slabs: Vec<Slab>,
+    /// Bytes of those.
+    pub bytes: u64,
     /// Bytes of the matrices.
     pub matrix_bytes: u64,
     /// Bytes of the longest row.
@@ -40,7 +42,8 @@ impl Prepared {
         let longest_row = groups.all.iter().map(|g| g.record.stride()).max().unwrap_or(0);
         let (vector_places, vectors) = vectors::place(model, profile, &mut slabs)?;
         let facts = Facts::new(model, &groups, &vectors, &vector_places);
-        Ok(Self { groups, vectors, vector_places, slabs, matrix_bytes, longest_row, facts })
+        let bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
+        Ok(Self { groups, vectors, vector_places, slabs, bytes, matrix_bytes, longest_row, facts })
     }
 }
 
@@ -53,6 +56,8 @@ pub(crate) struct Facts {
     pub windows: Vec<View>,
     /// What each op's lowering depends on.
     pub parts: Vec<Part>,
+    /// When tensors begin to be alive and when they no longer are, in the order of the ops, those that end there first.
+    pub changes: Vec<(u32, bool, u32)>,
     /// Which ops are lowered alike.
     pub classes: Vec<Option<Class>>,
     /// Heads of every state and of every attention op; `None` for a recurrent state. Each once.
@@ -60,7 +65,7 @@ pub(crate) struct Facts {
     /// Operations for a row of queries and a key of the dearest attention, where there is any.
     pub dearest: Option<u64>,
     /// The first op that writes each state's keys.
-    writers: HashMap<StateId, u32>,
+    writers: FxHashMap<StateId, u32>,
     /// The first contradiction, and the op at which it is found.
     fault: Option<(usize, PlanError)>,
 }
@@ -85,9 +90,10 @@ impl Facts {
             alive: vec![None; model.graph.tensors.len()],
             windows: Vec::with_capacity(ops.len()),
             parts: ops.iter().map(|(_, op)| part(model, op)).collect(),
+            changes: Vec::new(),
             classes: alike::classes(model, groups, vectors, places),
             shapes,
-            writers: HashMap::new(),
+            writers: FxHashMap::default(),
             fault: None,
         };
         for (index, (label, op)) in (0..).zip(ops) {
@@ -109,6 +115,11 @@ impl Facts {
         if let Some(Some((_, last))) = facts.alive.get_mut(model.graph.logits.0 as usize) {
             *last = ops.len() as u32;
         }
+        for (i, alive) in (0..).zip(&facts.alive) {
+            let Some((first, last)) = *alive else { continue };
+            facts.changes.extend([(first, true, i), (last.saturating_add(1), false, i)]);
+        }
+        facts.changes.sort_unstable();
         facts
     }
 
@@ -176,6 +187,18 @@ fn part(model: &Model, op: &Op) -> Part {
     match op {
         Op::Attention { .. } => Part::Attention,
         Op::Conv { .. } | Op::Ssd { .. } | Op::Delta { .. } => Part::Recurrent,
+        // Nothing but the number of their workgroups and the bytes that they bind follows the rows.
+        Op::RmsNorm { .. }
+        | Op::Multiply { .. }
+        | Op::Scale { .. }
+        | Op::GatedNorm { .. }
+        | Op::Activate { .. }
+        | Op::Route { .. }
+        | Op::Combine { .. }
+        | Op::Gate { .. }
+        | Op::ClampedGate { .. }
+        | Op::Add { .. }
+        | Op::Softcap { .. } => Part::Fixed,
         _ if op.reads().iter().chain(&op.writes()).any(rows) => Part::Rows,
         _ => Part::Tokens,
     }

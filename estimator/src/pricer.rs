@@ -8,7 +8,7 @@
 use crate::build::{Placed, Tail, largest_of_each, validate};
 use crate::error::PlanError;
 use crate::geometry::Geometry;
-use crate::lower::{Cuts, Lowering, Part, Scratch, Shared, Summary};
+use crate::lower::{Cuts, Lowering, Named, Part, Scratch, Shared, Summary};
 use crate::marks::Marks;
 use crate::plan::{KvPlan, LOAD_HOST, Segment};
 use crate::pool::Slab;
@@ -188,11 +188,11 @@ impl<'a> Pricer<'a> {
         self.priced(geometry, most).ok()
     }
 
-    /// Bytes of weights, KV, recurrent states and snapshots: what needs no op lowered.
-    pub(crate) fn pools(&self, geometry: &Geometry) -> Option<u64> {
+    /// The least that a price is, in no time: weights, pools and the tables of a step without padding. `None` for most
+    /// geometries that are refused.
+    pub(crate) fn least(&self, geometry: &Geometry) -> Option<u64> {
         let prepared = self.prepared(geometry).ok()?;
-        let slabs = Placed::pools(self.model, geometry, self.profile, prepared).ok()?.slabs;
-        Some(slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add))
+        Placed::least(self.model, geometry, self.profile, prepared).ok()
     }
 
     /// The price: found again, where the same geometry has been priced to its end.
@@ -215,6 +215,9 @@ impl<'a> Pricer<'a> {
     fn summed(&self, memo: &Memo, geometry: &Geometry, most: u64) -> Result<Price, Stop> {
         let (model, profile) = (self.model, self.profile);
         let prepared = self.prepared(geometry)?;
+        if most < u64::MAX && Placed::least(model, geometry, profile, prepared)? > most {
+            return Err(Stop::Beyond);
+        }
         let Placed { mut slabs, kv, recurrent, step, cut, sizes, .. } =
             Placed::new(model, geometry, profile, prepared)?;
         let resident = slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add);
@@ -232,10 +235,10 @@ impl<'a> Pricer<'a> {
             arena_base: slabs.len() as u32,
         };
         let cuts = Cuts::new(&kv);
-        let mut programs: Vec<[Arc<Known>; 3]> = Vec::new();
+        let mut programs: Vec<Arc<Known>> = Vec::new();
         let mut readers: Vec<Summary> = Vec::new();
         let mut arena: Vec<u64> = Vec::new();
-        let mut largest: Option<(u64, String)> = None;
+        let mut largest: Option<(u64, u32, Named)> = None;
         let mut results = 0;
         for &size in &sizes {
             let room = memo.room(&shared, size);
@@ -245,8 +248,8 @@ impl<'a> Pricer<'a> {
             if resident.saturating_add(room.peak) > most {
                 return Err(Stop::Beyond);
             }
-            let known =
-                [Part::Tokens, Part::Rows, Part::Recurrent].map(|part| memo.part(&shared, part, size));
+            let known = [Part::Fixed, Part::Tokens, Part::Rows, Part::Recurrent]
+                .map(|part| memo.part(&shared, part, size));
             let readers_here = Lowering::summary(&shared, Part::Attention, size, Some(&cuts));
             let sums = || known.iter().map(|k| &k.sum).chain([&readers_here]);
             let first = |faults: &mut dyn Iterator<Item = &(u32, PlanError)>| {
@@ -263,19 +266,22 @@ impl<'a> Pricer<'a> {
                 return Err(broken);
             }
             largest_of_each(&mut arena, &sizes);
-            let here = sums().filter_map(|s| s.largest.as_ref()).max_by_key(|(bytes, op, _)| (*bytes, *op));
-            if let Some((bytes, _, label)) = here
-                && largest.as_ref().is_none_or(|(most, _)| bytes >= most)
+            let rows = geometry.logit_rows.min(size);
+            let here = sums().filter_map(|s| s.largest(size, rows)).max_by_key(|&(bytes, op, _)| (bytes, op));
+            if let Some((bytes, op, name)) = here
+                && largest.as_ref().is_none_or(|(most, ..)| bytes >= *most)
             {
-                largest = Some((*bytes, label.clone()));
+                largest = Some((bytes, op, name.clone()));
             }
             results = sums().map(|s| s.sampled).fold(results, u64::max);
-            programs.push(known);
+            // The fixed part is the same in all programs.
+            programs.extend(known.into_iter().skip(usize::from(!programs.is_empty())));
             readers.push(readers_here);
         }
         let (params, pipelines) = memo.count(&programs, &readers, &cut);
         crate::images::widen(&mut arena, model, geometry, profile.limits.max_buffer_size)?;
         let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
+        let largest = largest.map(|(bytes, op, name)| (bytes, name.of(model, op)));
         Ok(sums(&slabs, &kv, tail.staging_bytes, largest, pipelines))
     }
 
@@ -335,7 +341,12 @@ impl Memo {
     fn part(&self, shared: &Shared<'_>, part: Part, max_tokens: u32) -> Arc<Known> {
         let (geometry, step) = (shared.geometry, shared.step);
         let mut inputs = [0; 8];
+        let mut tokens = max_tokens;
         let logit_rows = match part {
+            Part::Fixed => {
+                tokens = 0;
+                0
+            }
             Part::Tokens => {
                 inputs[0] = step.ids;
                 0
@@ -355,7 +366,7 @@ impl Memo {
                 0
             }
         };
-        kept(&self.parts, PartKey { part, max_tokens, logit_rows, inputs }, |_| {
+        kept(&self.parts, PartKey { part, max_tokens: tokens, logit_rows, inputs }, |_| {
             Arc::new(self.known(Lowering::summary(shared, part, max_tokens, None)))
         })
     }
@@ -375,18 +386,18 @@ impl Memo {
     /// Gives the parameters and pipelines of a part their numbers.
     fn known(&self, mut sum: Summary) -> Known {
         let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
-        let (mut params, mut like_ranges) = (Vec::new(), Vec::new());
+        let (mut params, mut like_ranges, mut met) = (Vec::new(), Vec::new(), Marks::default());
+        words.params.reserve(sum.params.len());
         for param in std::mem::take(&mut sum.params) {
             let next = words.params.len() as u32;
             let range = <[u32; 4]>::try_from(&param[..]).ok();
             let id = *words.params.entry(param).or_insert(next);
             match range {
                 Some(range) => like_ranges.push((id, range)),
-                None => params.push(id),
+                None if met.mark(id) => params.push(id),
+                None => {}
             }
         }
-        params.sort_unstable();
-        params.dedup();
         let kernels = std::mem::take(&mut sum.kernels).into_iter().map(|kernel| {
             let next = words.kernels.len() as u32;
             *words.kernels.entry(kernel).or_insert(next)
@@ -396,18 +407,16 @@ impl Memo {
     }
 
     /// Different parameters, those of the ranges with them, and different pipelines.
-    fn count(
-        &self,
-        programs: &[[Arc<Known>; 3]],
-        readers: &[Summary],
-        cut: &crate::build::Cut,
-    ) -> (u64, u32) {
+    fn count(&self, programs: &[Arc<Known>], readers: &[Summary], cut: &crate::build::Cut) -> (u64, u32) {
         let (mut params, mut kernels) = (Marks::default(), Marks::default());
-        for known in programs.iter().flatten() {
-            known.params.iter().for_each(|&id| params.mark(id));
+        for known in programs {
             let more = known.like_ranges.iter().filter(|(_, words)| !cut.holds(*words));
-            more.for_each(|&(id, _)| params.mark(id));
-            known.kernels.iter().for_each(|&id| kernels.mark(id));
+            for id in known.params.iter().copied().chain(more.map(|&(id, _)| id)) {
+                params.mark(id);
+            }
+            for &id in &known.kernels {
+                kernels.mark(id);
+            }
         }
         let mut fresh: FxHashSet<&[u32]> = FxHashSet::default();
         let mut unseen: FxHashSet<&Kernel> = FxHashSet::default();
@@ -416,7 +425,9 @@ impl Memo {
                 for param in &sum.params {
                     match words.params.get(&param[..]) {
                         _ if <[u32; 4]>::try_from(&param[..]).is_ok_and(|range| cut.holds(range)) => {}
-                        Some(&id) => params.mark(id),
+                        Some(&id) => {
+                            params.mark(id);
+                        }
                         None => {
                             fresh.insert(&param[..]);
                         }
@@ -424,7 +435,9 @@ impl Memo {
                 }
                 for kernel in &sum.kernels {
                     match words.kernels.get(kernel) {
-                        Some(&id) => kernels.mark(id),
+                        Some(&id) => {
+                            kernels.mark(id);
+                        }
                         None => {
                             unseen.insert(kernel);
                         }

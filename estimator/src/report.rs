@@ -13,7 +13,7 @@ use crate::plan::{Plan, Segment};
 use crate::pricer::Pricer;
 use crate::roofline::Ceilings;
 use crate::solve::{Frontier, Solver};
-use crate::verdict::{Lasts, Overhead, Suggestion, Verdict, admit_within};
+use crate::verdict::{self, Lasts, Overhead, Refusal, Suggestion, Verdict};
 use crate::weights::{self, Parts};
 use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
 use plimsoll_models::Model;
@@ -308,20 +308,35 @@ impl Report {
     /// # Errors
     /// As [`Report::new`].
     pub fn with(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<(Self, Verdict), PlanError> {
+        let (report, refusal) = Self::judged(pricer, question)?;
+        let Question { geometry, budget, overhead, .. } = *question;
+        let verdict = match refusal {
+            Some(refusal) => Verdict::Refused(refusal),
+            None => verdict::admitted(&Solver { pricer, budget, overhead }, geometry)?,
+        };
+        Ok((report, verdict))
+    }
+
+    /// The report alone, where nobody loads or checks the plan: it is not made.
+    ///
+    /// # Errors
+    /// As [`Report::new`].
+    pub fn priced(question: &Question<'_>) -> Result<Self, PlanError> {
+        Ok(Self::judged(&Pricer::new(question.model, question.profile), question)?.0)
+    }
+
+    fn judged(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<(Self, Option<Refusal>), PlanError> {
         let Question { checkpoint, model, geometry, profile, budget, overhead } = *question;
         let solver = Solver { pricer, budget, overhead };
-        let verdict = admit_within(&solver, geometry)?;
+        let refused = verdict::refusal(&solver, geometry)?;
         // What is over the budget still has bytes to show.
         let price = pricer.price(geometry).ok();
-        let word = match (&verdict, budget) {
-            (Verdict::Refused(_), _) => "refused",
-            (Verdict::Admitted(_), Some(_)) => "fits",
-            (Verdict::Admitted(_), None) => "no_budget",
+        let word = match (&refused, budget) {
+            (Some(_), _) => "refused",
+            (None, Some(_)) => "fits",
+            (None, None) => "no_budget",
         };
-        let refusal = match &verdict {
-            Verdict::Admitted(_) => None,
-            Verdict::Refused(r) => Some(RefusalPart::of(r)),
-        };
+        let refusal = refused.as_ref().map(RefusalPart::of);
         let report = Self {
             schema: SCHEMA,
             model: ModelPart::of(checkpoint, model),
@@ -367,7 +382,7 @@ impl Report {
             // Without a budget everything up to the limits of the adapter fits.
             frontier: budget.map(|_| solver.frontier(geometry)).unwrap_or_default(),
         };
-        Ok((report, verdict))
+        Ok((report, refused))
     }
 }
 

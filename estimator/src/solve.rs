@@ -63,70 +63,142 @@ impl Solver<'_> {
 
     /// The largest context up to [`Solver::longest`] that fits with the rest as given, in whole pages.
     pub fn largest_context(&self, geometry: &Geometry) -> Option<Geometry> {
-        let most = self.longest(geometry).div_ceil(PAGE);
-        self.largest(most, |pages| Geometry { context: pages * PAGE, ..geometry.clone() })
+        self.longest_context(geometry, Beside::at(self, geometry))
     }
 
     /// The most slots that fit, up to 4,096.
     pub fn largest_slots(&self, geometry: &Geometry) -> Option<Geometry> {
-        self.largest(MOST_SLOTS, |slots| with_slots(geometry, slots))
+        self.largest(MOST_SLOTS, Beside::at(self, geometry), |slots| with_slots(geometry, slots))
     }
 
     /// The largest prefill chunk that fits, up to 65,536 and the context in whole pages: no step is longer than that.
     pub fn largest_chunk(&self, geometry: &Geometry) -> Option<Geometry> {
         let context = geometry.context.clamp(1, MAX_CONTEXT).next_multiple_of(PAGE);
         let most = context.min(MOST_CHUNK);
-        self.largest(most, |prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() })
+        // The arena grows with the tokens of a step.
+        let beside = Beside::at(self, geometry).map(|b| b.growing(geometry.prefill_chunk));
+        self.largest(most, beside, |prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() })
     }
 
     /// The longest contexts that fit with 1, 2, 4, … slots, the rest as given.
     pub fn frontier(&self, geometry: &Geometry) -> Frontier {
-        let mut points = Vec::new();
+        let mut points: Vec<FrontierPoint> = Vec::new();
+        // What the last point had beside what is known without a price, and where that would be with twice the slots.
+        let mut beside = Beside::at(self, &with_slots(geometry, 1));
+        let mut last: Option<Beside> = None;
         let doubling = std::iter::successors(Some(1u32), |slots| slots.checked_mul(2));
         for slots in doubling.take_while(|slots| *slots <= MOST_SLOTS) {
-            let Some(best) = self.largest_context(&with_slots(geometry, slots)) else { break };
+            let Some(best) = self.longest_context(&with_slots(geometry, slots), beside) else { break };
             let Some(total) = self.fits(&best) else { break };
             points.push(FrontierPoint { slots, context: best.context, total });
+            let here = Beside::at(self, &best);
+            beside = here.map(|here| here.twice_on(last));
+            last = here;
         }
         Frontier { points }
     }
 
+    fn longest_context(&self, geometry: &Geometry, beside: Option<Beside>) -> Option<Geometry> {
+        let most = self.longest(geometry).div_ceil(PAGE);
+        self.largest(most, beside, |pages| Geometry { context: pages * PAGE, ..geometry.clone() })
+    }
+
     /// The largest value in `1..=most` whose geometry fits: it does, and the next value does not.
     ///
-    /// Most of what grows is in the pools, and those are placed in no time. So two of three guesses are where the pools,
-    /// with what the last price had beside them, fill the budget; the others halve what is left.
-    fn largest(&self, most: u32, at: impl Fn(u32) -> Geometry) -> Option<Geometry> {
+    /// Most of what grows is in the pools and the tables of a step, which are known without a price. So three of four
+    /// guesses are where those, with what the last prices had beside them, fill the budget; the others halve what is
+    /// left.
+    fn largest(&self, most: u32, beside: Option<Beside>, at: impl Fn(u32) -> Geometry) -> Option<Geometry> {
         let budget = self.most()?;
-        let pools = |value: u32| self.pricer.pools(&at(value)).unwrap_or(u64::MAX);
+        let least = |value: u32| self.pricer.least(&at(value)).unwrap_or(u64::MAX);
+        if least(1) > budget {
+            return None;
+        }
         if self.fits(&at(most)).is_some() {
             return Some(at(most));
         }
-        let mut beside = self.fits(&at(1))?.saturating_sub(pools(1));
-        let grows = self.budget.is_some() && pools(1) < pools(most);
-        let (mut low, mut high) = (1, most);
+        let (mut low, mut high) = (0, most);
+        let mut beside = match beside {
+            Some(beside) => beside,
+            None => {
+                let total = self.fits(&at(1))?;
+                low = 1;
+                Beside::of(total.saturating_sub(least(1)))
+            }
+        };
         for turn in 0.. {
             if high - low <= 1 {
                 break;
             }
-            let half = |low: u32, high: u32| low + (high - low) / 2;
-            let total = if grows && turn % 3 < 2 {
-                let under = fullest(low, high, budget.saturating_sub(beside), pools);
-                let guess = under.max(low + 1);
-                let total = self.pricer.price(&at(guess)).ok().map(|price| price.total());
-                if let Some(total) = total {
-                    beside = total.saturating_sub(pools(guess));
-                }
-                (guess, total.filter(|total| *total <= budget))
+            // Without a budget only what is refused before it is priced stands on a line.
+            let on_line = if self.budget.is_some() { turn % 4 < 3 } else { turn == 0 };
+            let guess = if on_line {
+                let bytes = |value: u32| least(value).saturating_add(beside.of_value(value));
+                fullest(low.max(1), high, budget, bytes).max(low + 1)
             } else {
-                let guess = half(low, high);
-                (guess, self.fits(&at(guess)))
+                low + (high - low) / 2
             };
-            match total {
-                (guess, Some(_)) => low = guess,
-                (guess, None) => high = guess,
+            let total = self.pricer.price(&at(guess)).ok().map(|price| price.total());
+            if let Some(total) = total {
+                beside.know(guess, total.saturating_sub(least(guess)));
             }
+            if total.is_some_and(|total| total <= budget) { low = guess } else { high = guess }
         }
-        Some(at(low))
+        (low > 0).then(|| at(low))
+    }
+}
+
+/// What prices have beside the [`Pricer::least`] of their geometries: the arena and the parameters. Two points of a line.
+#[derive(Clone, Copy, Debug)]
+struct Beside {
+    points: [(u32, u64); 2],
+}
+
+impl Beside {
+    /// The same at every value.
+    fn of(bytes: u64) -> Self {
+        Self { points: [(0, bytes); 2] }
+    }
+
+    /// That of a geometry, if its price is near the budget: one far past it may take long to make.
+    fn at(solver: &Solver<'_>, geometry: &Geometry) -> Option<Self> {
+        let least = solver.pricer.least(geometry)?;
+        if least > solver.most()?.saturating_mul(2) {
+            return None;
+        }
+        let total = solver.pricer.price(geometry).ok()?.total();
+        Some(Self::of(total.saturating_sub(least)))
+    }
+
+    /// In proportion to a value at which it is this.
+    fn growing(self, value: u32) -> Self {
+        Self { points: [(0, 0), (value, self.points[1].1)] }
+    }
+
+    /// Where it would be with twice the slots, on a line with what it was with half of them.
+    fn twice_on(self, half: Option<Self>) -> Self {
+        let here = self.points[1].1;
+        let rise = half.map_or(0, |half| here.saturating_sub(half.points[1].1));
+        Self::of(here.saturating_add(rise.saturating_mul(2)))
+    }
+
+    /// Takes what a price had. The line goes through the last two.
+    fn know(&mut self, value: u32, bytes: u64) {
+        let [_, last] = self.points;
+        // What stands at 0 was a guess.
+        let before = if last.0 == 0 || last.0 == value { (value, bytes) } else { last };
+        self.points = [before, (value, bytes)];
+    }
+
+    /// The bytes at a value.
+    fn of_value(&self, value: u32) -> u64 {
+        let [(from, low), (to, high)] = self.points;
+        let (run, rise) = (i128::from(to) - i128::from(from), i128::from(high) - i128::from(low));
+        if run == 0 {
+            return high;
+        }
+        let bytes = i128::from(high) + rise * (i128::from(value) - i128::from(to)) / run;
+        u64::try_from(bytes.max(0)).unwrap_or(u64::MAX)
     }
 }
 
@@ -135,7 +207,7 @@ impl Solver<'_> {
 fn fullest(low: u32, high: u32, most: u64, bytes: impl Fn(u32) -> u64) -> u32 {
     let (mut under, mut over) = ((low, bytes(low)), (high, bytes(high)));
     for turn in 0.. {
-        let span = over.0 - under.0;
+        let span = over.0.saturating_sub(under.0);
         if span <= 1 {
             break;
         }
@@ -211,7 +283,7 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
 
 /// The longest context up to the one asked for.
 fn shorter(solver: &Solver<'_>, geometry: &Geometry) -> Option<Geometry> {
-    solver.largest(geometry.context.div_ceil(PAGE), |pages| Geometry {
+    solver.largest(geometry.context.div_ceil(PAGE), Beside::at(solver, geometry), |pages| Geometry {
         context: (pages * PAGE).min(geometry.context),
         ..geometry.clone()
     })

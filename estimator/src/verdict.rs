@@ -222,20 +222,36 @@ pub fn admit(
 /// # Errors
 /// As [`admit`].
 pub fn admit_within(solver: &Solver<'_>, geometry: &Geometry) -> Result<Verdict, PlanError> {
+    match refusal(solver, geometry)? {
+        Some(refusal) => Ok(Verdict::Refused(refusal)),
+        None => admitted(solver, geometry),
+    }
+}
+
+/// The verdict on what [`refusal`] has nothing against.
+///
+/// # Errors
+/// As [`admit`].
+pub(crate) fn admitted(solver: &Solver<'_>, geometry: &Geometry) -> Result<Verdict, PlanError> {
+    let plan = solver.pricer.plan(geometry)?;
+    Ok(Verdict::Admitted(Admitted { plan, budget: solver.budget.cloned(), overridden: false }))
+}
+
+/// What stands against a geometry, from its price: a plan is made only where it will be used.
+///
+/// # Errors
+/// As [`admit`].
+pub(crate) fn refusal(solver: &Solver<'_>, geometry: &Geometry) -> Result<Option<Refusal>, PlanError> {
     let Solver { pricer, budget, overhead } = *solver;
-    // A plan is made only where it will be used.
     match pricer.price(geometry) {
         Err(fault @ PlanError::Graph { .. }) => Err(fault),
-        Err(error) => Ok(Verdict::Refused(refuse_limit(&error, solve::nearest(solver, geometry)))),
+        Err(error) => Ok(Some(refuse_limit(&error, solve::nearest(solver, geometry)))),
         Ok(price) => match budget {
             Some(budget) if price.total().saturating_add(overhead.bytes) > budget.bytes => {
                 let nearest = solve::nearest(solver, geometry);
-                Ok(Verdict::Refused(refuse_total(&price, budget, overhead, nearest)))
+                Ok(Some(refuse_total(&price, budget, overhead, nearest)))
             }
-            _ => {
-                let plan = pricer.plan(geometry)?;
-                Ok(Verdict::Admitted(Admitted { plan, budget: budget.cloned(), overridden: false }))
-            }
+            _ => Ok(None),
         },
     }
 }

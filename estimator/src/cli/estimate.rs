@@ -255,6 +255,7 @@ pub fn run(
             let options = args.peer.options(args.limits.max_allocation);
             (peers::report(&question, engine, &options), None)
         }
+        None if device.is_none() => (Report::priced(&question)?, None),
         None => {
             let (report, verdict) = Report::new(&question)?;
             (report, Some(verdict))

@@ -67,6 +67,7 @@ impl<'a> Lowering<'a> {
             Keys::Shared if q_norm.is_some() || rope.is_some() => 1,
             Keys::Shared => 0,
         };
+        let prepared = if self.vectors_only && q_norm.or(k_norm).is_none() { 0 } else { prepared };
         for (i, segment) in layer.segments.iter().take(prepared).enumerate() {
             let args = rope_kv::Args {
                 shape,
@@ -90,6 +91,9 @@ impl<'a> Lowering<'a> {
         let splits = if self.max_tokens <= NARROW { DECODE_SPLITS } else { 1 };
         let words = attention::scratch_words(&shape, splits, self.max_tokens);
         let scratch = self.scratch(words * 4);
+        if self.vectors_only && sinks.is_none() {
+            return Ok(());
+        }
         let tile = tile_tokens(&shape, self.max_tokens);
         let tile_table = step
             .tiles

@@ -6,7 +6,15 @@ use crate::arena::{Item, Place, pack};
 use crate::error::{Limit, PlanError};
 use crate::plan::{ALIGN, Dispatch, Program, View};
 use plimsoll_kernels::{Access, Call, Profile};
-use plimsoll_models::graph::TensorId;
+use plimsoll_models::graph::{Rows, TensorId};
+
+/// The largest binding of a dispatch, whatever the rows: values of a token and of a logit row, and bytes of the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Widest {
+    tokens: u64,
+    logit_rows: u64,
+    bytes: u64,
+}
 
 impl Lowering<'_> {
     /// Packs the arena and binds everything.
@@ -133,16 +141,9 @@ impl Lowering<'_> {
 
     /// The most bytes of tensors alive at one op: no packing takes less.
     pub(super) fn peak(&self) -> u64 {
-        let mut changes: Vec<(u32, bool, u64)> = Vec::new();
-        for (i, alive) in self.shared.prepared.facts.alive.iter().enumerate() {
-            let Some((first, last)) = *alive else { continue };
-            changes.push((first, true, self.tensor_bytes(i)));
-            changes.push((last.saturating_add(1), false, self.tensor_bytes(i)));
-        }
-        // What dies before an op is gone when it begins.
-        changes.sort_unstable();
         let (mut now, mut most) = (0u128, 0u128);
-        for (_, begins, bytes) in changes {
+        for &(_, begins, tensor) in &self.shared.prepared.facts.changes {
+            let bytes = self.tensor_bytes(tensor as usize);
             now = if begins { now + u128::from(bytes) } else { now.saturating_sub(bytes.into()) };
             most = most.max(now);
         }
@@ -162,7 +163,9 @@ impl Lowering<'_> {
         let binding = self.shared.profile.limits.max_storage_buffer_binding_size;
         let mut largest: Option<(u64, usize)> = None;
         let mut views: Vec<View> = Vec::new();
+        // The dispatch before, and whether it writes nothing but activations and scratch.
         let mut before: Option<&Draft<'_>> = None;
+        let mut only_reads = false;
         for (i, draft) in drafts.iter().enumerate() {
             views.clear();
             views.extend(draft.operands.iter().map(|operand| match *operand {
@@ -172,9 +175,10 @@ impl Lowering<'_> {
             }));
             let bytes = views.iter().map(|v| v.bytes).max().unwrap_or(0);
             // Most dispatches of an op are one dispatch on another part of a buffer.
-            if bytes > binding || !before.is_some_and(|before| before.binds_as(draft)) {
+            if bytes > binding || !before.is_some_and(|before| before.binds_as(draft, only_reads)) {
                 let label = || format!("{}{}", draft.label, draft.suffix);
                 check(label, &draft.call, &views, self.shared.profile)?;
+                only_reads = draft.only_reads();
             }
             before = Some(draft);
             if largest.is_none_or(|(most, _)| bytes >= most) {
@@ -185,17 +189,60 @@ impl Lowering<'_> {
     }
 }
 
+impl Lowering<'_> {
+    /// What the largest binding of a dispatch follows.
+    pub(super) fn widest(&self, draft: &Draft<'_>) -> Widest {
+        let mut widest = Widest::default();
+        for operand in &draft.operands {
+            match *operand {
+                Operand::Tensor(id) => {
+                    let width = u64::from(self.width(id));
+                    let (side, width) = match self.tensor_rows(id) {
+                        Rows::Tokens => (&mut widest.tokens, width),
+                        Rows::Choices(top) => (&mut widest.tokens, width.saturating_mul(top.into())),
+                        Rows::LogitRows => (&mut widest.logit_rows, width),
+                    };
+                    *side = width.max(*side);
+                }
+                Operand::Scratch(i) => {
+                    widest.bytes = self.scratch.get(i).map_or(0, |s| s.0).max(widest.bytes);
+                }
+                Operand::View(view) => widest.bytes = view.bytes.max(widest.bytes),
+            }
+        }
+        widest
+    }
+}
+
+impl Widest {
+    /// The bytes, in a program of so many tokens and logit rows. No tensor is past a binding there.
+    pub fn bytes(&self, tokens: u32, logit_rows: u32) -> u64 {
+        let of = |width: u64, rows: u32| width.saturating_mul(4).saturating_mul(rows.into());
+        of(self.tokens, tokens).max(of(self.logit_rows, logit_rows)).max(self.bytes)
+    }
+}
+
 impl Draft<'_> {
-    /// Whether another dispatch runs the same pipeline on the same operands, its one view in another place.
-    fn binds_as(&self, other: &Self) -> bool {
+    /// Whether it writes no view: whatever its views, they overlap nothing that it writes.
+    fn only_reads(&self) -> bool {
+        let bound = self.call.kernel.operands().into_iter().filter(|access| *access != Access::Range);
+        let writes = |(operand, access): (&Operand, Access)| {
+            matches!(operand, Operand::View(_)) && access == Access::Write
+        };
+        !self.operands.iter().zip(bound).any(writes)
+    }
+
+    /// Whether another dispatch runs the same pipeline on the same operands, its views in other places where it
+    /// `only_reads` them, else one view.
+    fn binds_as(&self, other: &Self, only_reads: bool) -> bool {
         let alike = |(a, b): (&Operand, &Operand)| match (a, b) {
             (Operand::Tensor(a), Operand::Tensor(b)) => a == b,
             (Operand::Scratch(a), Operand::Scratch(b)) => a == b,
             (Operand::View(_), Operand::View(_)) => true,
             _ => false,
         };
-        let views = self.operands.iter().filter(|o| matches!(o, Operand::View(_))).count();
-        views <= 1
+        let views = || self.operands.iter().filter(|o| matches!(o, Operand::View(_))).count();
+        (only_reads || views() <= 1)
             && self.call.kernel == other.call.kernel
             && self.operands.len() == other.operands.len()
             && self.operands.iter().zip(&other.operands).all(alike)

@@ -89,6 +89,8 @@ impl<'a> Lowering<'a> {
         let flops_per_row = 2 * u64::from(record.cols()) * choices;
         let rows = (profile.work_budget / flops_per_row.max(1)).clamp(1, u64::from(n)) as u32;
         let rows = if rows < n { (rows / 64 * 64).max(rows.min(64)) } else { rows };
+        // Dispatches that differ only in where they begin: experts and rows of each, and the first.
+        let mut made: Vec<(u32, u32, usize)> = Vec::new();
         for shard in &group.shards {
             for first_row in (0..n).step_by(rows as usize) {
                 let args = experts::Args {
@@ -119,7 +121,15 @@ impl<'a> Lowering<'a> {
                         _ => Operand::Tensor(routing),
                     },
                 ];
-                self.push(label, "", When::Always, experts::plan(profile, &args), operands);
+                let like = made.iter().find(|(e, r, _)| (*e, *r) == (args.shard_experts, args.rows));
+                let call = match like.and_then(|&(.., i)| self.drafts.get(i)) {
+                    Some(like) => experts::plan_as(&like.call, &args),
+                    None => {
+                        made.push((args.shard_experts, args.rows, self.drafts.len()));
+                        experts::plan(profile, &args)
+                    }
+                };
+                self.push(label, "", When::Always, call, operands);
             }
         }
         Ok(())

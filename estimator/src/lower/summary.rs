@@ -3,18 +3,23 @@
 //! A part is the ops whose lowering looks at the same things, so that it can be kept and found again by what it looked
 //! at. The ops are lowered by the same functions as those of a plan.
 
+use super::bind::Widest;
 use super::experts::SORT;
 use super::{Draft, Lowering, Scratch, Shared};
 use crate::alike::Class;
 use crate::error::PlanError;
 use crate::plan::{KvPlan, KvSegment};
 use plimsoll_kernels::Kernel;
+use plimsoll_models::Model;
 use plimsoll_models::graph::Op;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::borrow::Cow;
 
 /// Ops by what their lowering looks at, beside the model, the profile and the most tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
+    /// Not even at those.
+    Fixed,
     /// At nothing more.
     Tokens,
     /// At how many logit rows there are. Sampling is of this part.
@@ -34,14 +39,36 @@ pub(crate) struct Summary {
     pub kernels: Vec<Kernel>,
     /// Scratch, in the order of the ops.
     pub scratch: Vec<Scratch>,
-    /// The largest binding: bytes, op, and its label.
-    pub largest: Option<(u64, u32, String)>,
+    /// The largest binding: bytes, op, and its name.
+    pub largest: Option<(u64, u32, Named)>,
+    /// The largest bindings of a fixed part, where they follow other things the last of each.
+    pub widest: FxHashMap<Widest, (u32, Named)>,
     /// The most bytes of a sampled result.
     pub sampled: u64,
     /// The first op that cannot be lowered.
     pub fault: Option<(u32, PlanError)>,
     /// The first op with a dispatch past a limit.
     pub broken: Option<(u32, PlanError)>,
+}
+
+/// The name of a dispatch, that most never need.
+#[derive(Clone, Debug)]
+pub(crate) enum Named {
+    /// The label of its op, and what follows it.
+    Op(&'static str),
+    /// Its own.
+    Own(String),
+}
+
+impl Named {
+    /// The name, of a dispatch of the op of this index.
+    pub fn of(&self, model: &Model, op: u32) -> String {
+        let label = model.graph.ops.get(op as usize).map_or("", |(label, _)| label.as_str());
+        match self {
+            Named::Op(suffix) => format!("{label}{suffix}"),
+            Named::Own(name) => name.clone(),
+        }
+    }
 }
 
 /// Layers whose pages are cut into segments alike have one number.
@@ -162,20 +189,23 @@ impl<'a> Lowering<'a> {
             for &bytes in &alike.scratch {
                 self.scratch(bytes);
             }
-            sum.offer_as(alike, self.op, label);
+            sum.offer_as(alike, self.op);
             return Ok(());
         }
         let before = self.scratch.len();
+        self.vectors_only = kind.is_some_and(|kind| seen.kinds.contains_key(&kind));
         self.lower_at(index)?;
         // Not every op of a kind sorts its choices.
         let sorting = self.drafts.iter().take_while(|draft| draft.suffix == SORT).count();
-        let products = self.drafts.split_off(sorting);
-        self.settle(sum);
-        self.drafts = products;
+        if sorting > 0 {
+            let products = self.drafts.split_off(sorting);
+            self.settle(sum);
+            self.drafts = products;
+        }
         seen.classes.extend(class);
         if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind)) {
             sum.params.extend(self.drafts.drain(..).map(|draft| draft.call.params));
-            sum.offer_as(alike, self.op, label);
+            sum.offer_as(alike, self.op);
             return Ok(());
         }
         let largest = self.settle(sum);
@@ -199,7 +229,7 @@ impl<'a> Lowering<'a> {
     /// Takes the drafts of an op into the sum. Answers its largest binding and what follows its label there.
     fn settle(&mut self, sum: &mut Summary) -> Option<(u64, &'static str)> {
         let op = self.op;
-        let drafts = std::mem::take(&mut self.drafts);
+        let mut drafts = std::mem::take(&mut self.drafts);
         let largest = match self.held(&drafts) {
             Ok(largest) => largest.and_then(|(bytes, i)| Some((bytes, drafts.get(i)?))),
             Err(broken) => {
@@ -207,32 +237,54 @@ impl<'a> Lowering<'a> {
                 None
             }
         };
-        if let Some((bytes, draft)) = largest {
-            sum.offer(bytes, op, || format!("{}{}", draft.label, draft.suffix));
+        let name = |draft: &Draft<'_>| match &draft.label {
+            Cow::Borrowed(_) => Named::Op(draft.suffix),
+            Cow::Owned(label) => Named::Own(format!("{label}{}", draft.suffix)),
+        };
+        if self.shared.prepared.facts.parts.get(op as usize) == Some(&Part::Fixed) {
+            for draft in &drafts {
+                sum.widest.insert(self.widest(draft), (op, name(draft)));
+            }
+        } else if let Some((bytes, draft)) = largest {
+            sum.offer(bytes, op, || name(draft));
         }
         let found = largest.map(|(bytes, draft)| (bytes, draft.suffix));
-        for Draft { call, .. } in drafts {
+        // The dispatches of one op are of few pipelines, one after the other.
+        let mut last = usize::MAX;
+        for Draft { call, .. } in drafts.drain(..) {
             sum.params.push(call.params);
-            if !sum.kernels.contains(&call.kernel) {
-                sum.kernels.push(call.kernel);
+            if sum.kernels.get(last) != Some(&call.kernel) {
+                last = sum.kernels.iter().position(|k| *k == call.kernel).unwrap_or_else(|| {
+                    sum.kernels.push(call.kernel);
+                    sum.kernels.len() - 1
+                });
             }
         }
+        // The room is used again.
+        self.drafts = drafts;
         found
     }
 }
 
 impl Summary {
+    /// The largest binding in a program of so many tokens and logit rows.
+    pub fn largest(&self, tokens: u32, logit_rows: u32) -> Option<(u64, u32, &Named)> {
+        let widest = self.widest.iter().map(|(w, (op, name))| (w.bytes(tokens, logit_rows), *op, name));
+        let one = self.largest.as_ref().map(|(bytes, op, name)| (*bytes, *op, name));
+        widest.chain(one).max_by_key(|&(bytes, op, _)| (bytes, op))
+    }
+
     /// Takes the largest binding of an op like one that has been lowered.
-    fn offer_as(&mut self, alike: &Seen, op: u32, label: &str) {
+    fn offer_as(&mut self, alike: &Seen, op: u32) {
         if let Some((bytes, suffix)) = alike.largest {
-            self.offer(bytes, op, || format!("{label}{suffix}"));
+            self.offer(bytes, op, || Named::Op(suffix));
         }
     }
 
     /// Takes a binding for the largest if none before it was larger.
-    fn offer(&mut self, bytes: u64, op: u32, label: impl FnOnce() -> String) {
+    fn offer(&mut self, bytes: u64, op: u32, name: impl FnOnce() -> Named) {
         if self.largest.as_ref().is_none_or(|(most, ..)| bytes >= *most) {
-            self.largest = Some((bytes, op, label()));
+            self.largest = Some((bytes, op, name()));
         }
     }
 }

@@ -1,15 +1,15 @@
 //! What the dispatches of a plan share: pipelines and parameters.
 
 use plimsoll_kernels::Kernel;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Kernels and parameter slots, each once.
 #[derive(Default)]
 pub(crate) struct Tables {
     pub kernels: Vec<Kernel>,
-    kernel_ids: HashMap<Kernel, u32>,
+    kernel_ids: FxHashMap<Kernel, u32>,
     pub params: Vec<Vec<u32>>,
-    params_ids: HashMap<Vec<u32>, u32>,
+    params_ids: FxHashMap<Vec<u32>, u32>,
 }
 
 impl Tables {

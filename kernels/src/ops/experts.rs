@@ -138,13 +138,6 @@ pub fn tile(profile: &Profile, experts: u32, top: u32, max_tokens: u32) -> u32 {
 /// Plans the dispatch. Operands: weights (Read), x (ReadArena), out (Write), vectors (Read; any one word when there is
 /// no bias), and the routing or, with a tile, the sorted table of [`expert_sort`] (ReadArena, `array<u32>`).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
-    let sorted = expert_sort::Args {
-        experts: args.experts,
-        top: args.top,
-        tile: args.tile.unwrap_or(1),
-        routing_stride: args.routing_stride,
-        max_tokens: args.max_tokens,
-    };
     let wide = linear::wide(args.k, args.x_stride);
     let body = mat_mat::body(profile);
     let (variant, rows) = match args.tile {
@@ -174,6 +167,36 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
         }
     };
     let record = Record::new(args.format, args.k);
+    Call {
+        kernel: variant.into(),
+        params: params(args, record),
+        workgroups,
+        rows: unit,
+        cost: cost(args, record),
+    }
+}
+
+/// The dispatch of [`plan`] for arguments that differ from those of `like` in nothing but the first expert and the first
+/// row: a stack of experts is a thousand dispatches.
+pub fn plan_as(like: &Call, args: &Args) -> Call {
+    let params = params(args, Record::new(args.format, args.k));
+    Call {
+        kernel: like.kernel.clone(),
+        params,
+        workgroups: like.workgroups,
+        rows: like.rows,
+        cost: like.cost,
+    }
+}
+
+fn params(args: &Args, record: Option<Record>) -> Vec<u32> {
+    let sorted = expert_sort::Args {
+        experts: args.experts,
+        top: args.top,
+        tile: args.tile.unwrap_or(1),
+        routing_stride: args.routing_stride,
+        max_tokens: args.max_tokens,
+    };
     let params = Params {
         n: args.rows,
         k: args.k,
@@ -192,7 +215,7 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
         routing_stride: args.routing_stride,
         list: expert_sort::list(&sorted),
     };
-    Call { kernel: variant.into(), params: params.words(), workgroups, rows: unit, cost: cost(args, record) }
+    params.words()
 }
 
 /// What a dispatch moves and computes when the choices fall on all experts alike: a shard has its part of them.
