@@ -30,8 +30,10 @@ pub enum Place {
     /// In what the adapter has apart from the process.
     Adapter,
     /// Nowhere: since before the load the process had not grown by so much. Never touched, or taken from what it had kept
-    /// of earlier loads. Below 0: it had grown by more, on the host.
+    /// of earlier loads.
     NeverResident,
+    /// The other way round, below 0: since before the load the process had grown by that much more, on the host.
+    HostBeside,
     /// Blocks that the driver's allocator keeps for small buffers.
     DriverBlocks,
     /// Pages of mapped files, which the system takes back when it needs them.
@@ -45,9 +47,10 @@ pub enum Place {
 impl Place {
     fn text(self) -> &'static str {
         match self {
-            Place::Plan => "stays in the plan's buffers, as room",
-            Place::Adapter => "was the adapter's own memory, not the process's",
-            Place::NeverResident => "was not in the process since the load (untouched, or reused)",
+            Place::Plan => "stay in the plan's buffers, as room",
+            Place::Adapter => "were the adapter's own memory, not the process's",
+            Place::NeverResident => "had never come to the process since the load (untouched, or reused)",
+            Place::HostBeside => "for what the process had grown by on the host beside it",
             Place::DriverBlocks => "in blocks that the driver's allocator keeps",
             Place::MappedFiles => "in pages of mapped files",
             Place::Heap => "in the heap of the C library",
@@ -151,7 +154,11 @@ impl Freed {
         let gone = fall(before.live, after.live);
         let apart = matches!(adapter, AdapterKind::Discrete | AdapterKind::Virtual);
         let absent = gone.saturating_sub(fall(then, first));
-        let place = if apart && absent > 0 { Place::Adapter } else { Place::NeverResident };
+        let place = match absent {
+            ..0 => Place::HostBeside,
+            _ if apart => Place::Adapter,
+            _ => Place::NeverResident,
+        };
         freed.part(Place::Plan, fall(released, 0).saturating_sub(gone));
         freed.part(place, absent);
         let mut left = fall(now, first);
@@ -178,6 +185,14 @@ impl Freed {
     /// What the process fell by, in memory and in swap.
     pub fn process(&self) -> Option<i64> {
         Some(self.resident?.saturating_add(self.swap.unwrap_or(0)))
+    }
+
+    /// What the process still has of everything it has taken since before the load, or since before the trim; `None` where
+    /// nobody says.
+    pub fn left(&self) -> Option<i64> {
+        let elsewhere = [Place::Plan, Place::Adapter, Place::NeverResident, Place::HostBeside];
+        let left = self.parts.iter().filter(|part| !elsewhere.contains(&part.place));
+        self.residue.map(|_| left.map(|part| part.bytes).fold(0, i64::saturating_add))
     }
 
     /// Says so to those who listen.
@@ -214,5 +229,112 @@ impl fmt::Display for Freed {
             write!(f, "{separator}{} bytes {}", signed(part.bytes), part.place.text())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::process::Figure;
+    use proptest::prelude::*;
+
+    fn moment(live: u64, reserved: u64, resident: u64, swap: u64, files: u64, heap: u64) -> Moment {
+        let figure = |bytes| Figure::new(Some(bytes), "a test");
+        Moment {
+            live,
+            reserved: Some(reserved),
+            process: ProcessMemory { resident: figure(resident), peak: figure(resident), swap: figure(swap) },
+            parts: Parts { files: Some(files), heap: Some(heap) },
+        }
+    }
+
+    fn parts(freed: &Freed) -> Vec<(Place, i64)> {
+        freed.parts.iter().map(|part| (part.place, part.bytes)).collect()
+    }
+
+    #[test]
+    fn every_byte_that_a_reading_shows_is_named() {
+        // 1,000 were allocated, of which 700 came to be resident, with 400 for the host; 30 are swapped.
+        let base = moment(0, 50, 5000, 0, 100, 40);
+        let before = moment(1000, 1250, 6070, 30, 130, 90);
+        // The driver keeps a block of 200; the files stay, and 20 of the heap; of the rest nobody knows.
+        let after = moment(0, 250, 5300, 0, 130, 60);
+        let freed = Freed::between(FreedBy::Unload, 1000, [&base, &before, &after], AdapterKind::Cpu);
+        assert_eq!((freed.reservation, freed.process()), (Some(1000), Some(800)));
+        assert_eq!((freed.resident, freed.swap, freed.residue), (Some(770), Some(30), Some(200)));
+        assert_eq!(
+            parts(&freed),
+            [
+                (Place::HostBeside, -100),
+                (Place::MappedFiles, 30),
+                (Place::Heap, 20),
+                (Place::DriverBlocks, 200),
+                (Place::Unexplained, 50),
+            ]
+        );
+        assert_eq!(freed.left(), Some(300));
+        let text = freed.to_string();
+        assert!(text.starts_with(
+            "unload released 1,000 bytes; the driver's reservation fell by 1,000, the process by 800"
+        ));
+        assert!(text.contains("residue 200: -100 bytes for what the process had grown by"), "{text}");
+        assert!(
+            text.ends_with("200 bytes in blocks that the driver's allocator keeps, 50 bytes unexplained"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_the_adapter_has_to_itself_is_not_looked_for_in_the_process() {
+        let [base, before, after] = [
+            moment(0, 0, 500, 0, 10, 10),
+            moment(9000, 9000, 600, 0, 10, 10),
+            moment(0, 4000, 570, 0, 10, 10),
+        ];
+        let of = |kind| parts(&Freed::between(FreedBy::Unload, 9000, [&base, &before, &after], kind));
+        assert_eq!(of(AdapterKind::Discrete), [(Place::Adapter, 8900), (Place::Unexplained, 70)]);
+        // Blocks that were never touched take nothing of the process.
+        assert_eq!(of(AdapterKind::Cpu), [(Place::NeverResident, 8900), (Place::DriverBlocks, 70)]);
+    }
+
+    #[test]
+    fn a_trim_makes_room_in_the_plan_and_no_process_smaller() {
+        let before = moment(1000, 1000, 5000, 0, 100, 40);
+        let after = Moment { process: moment(0, 0, 5012, 0, 0, 0).process, ..before };
+        let freed = Freed::between(FreedBy::Trim, 256, [&before, &before, &after], AdapterKind::Cpu);
+        assert_eq!((freed.process(), freed.residue), (Some(-12), Some(268)));
+        assert_eq!(parts(&freed), [(Place::Plan, 256), (Place::Unexplained, 12)]);
+        assert!(freed.to_string().contains("the process by -12"), "{freed}");
+    }
+
+    #[test]
+    fn where_nobody_says_nothing_is_claimed() {
+        let unknown = Figure::new(None, "");
+        let process = ProcessMemory { resident: unknown, peak: unknown, swap: unknown };
+        let at = |live| Moment { live, reserved: None, process, parts: Parts::default() };
+        let (base, before) = (at(0), at(9));
+        let freed = Freed::between(FreedBy::Unload, 9, [&base, &before, &base], AdapterKind::Cpu);
+        assert_eq!((freed.reservation, freed.residue, freed.parts.len()), (None, None, 0));
+        assert!(freed.to_string().ends_with("residue unknown"), "{freed}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_are_the_residue(
+            numbers in prop::collection::vec(0_u64..1 << 40, 18),
+            released in 0_u64..1 << 40,
+            kind in 0_usize..3,
+        ) {
+            let at = |n: usize| {
+                let n = &numbers[6 * n..];
+                moment(n[0], n[1], n[2], n[3], n[4], n[5])
+            };
+            let kind = [AdapterKind::Cpu, AdapterKind::Discrete, AdapterKind::Integrated][kind];
+            let freed = Freed::between(FreedBy::Unload, released, [&at(0), &at(1), &at(2)], kind);
+            let sum: i64 = freed.parts.iter().map(|part| part.bytes).sum();
+            prop_assert_eq!(Some(sum), freed.residue);
+            prop_assert_eq!(freed.residue, freed.process().map(|fell| released as i64 - fell));
+        }
     }
 }
