@@ -297,6 +297,8 @@ impl<S: Stepper> Engine<S> {
         while let Some(Waiting { id, request, sampler, tokens }) = self.waiting.pop_front() {
             // Checked at submission: the sum fits the context.
             let prompt = request.prompt.len() as u32;
+            let _span =
+                tracing::debug_span!("admit", request = id.0, prompt, max_new = request.max_new).entered();
             match self.take_slot(prompt.saturating_add(request.max_new), &tokens) {
                 Ok(Some(Reserved { slot, cached, alike, .. })) => {
                     let marks = self.marks(tokens.len(), cached, alike);

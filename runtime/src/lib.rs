@@ -21,6 +21,7 @@ pub mod faults;
 #[path = "no_faults.rs"]
 mod faults;
 mod fill;
+pub mod freed;
 pub mod host;
 pub mod lone;
 pub mod memory;
@@ -44,6 +45,7 @@ mod snapshots;
 pub mod step;
 pub mod stop;
 mod tables;
+pub mod telemetry;
 mod transfer;
 mod weights;
 
@@ -52,6 +54,7 @@ pub use adapters::{AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, adapt
 pub use device::Device;
 pub use engine::{Engine, Feed};
 pub use error::RuntimeError;
+pub use freed::Freed;
 pub use memory::{MemoryReading, MemorySource};
 pub use readings::{MemoryChange, MemoryFeed, Simulated};
 pub use request::{Event, FinishReason, Refused, Request, RequestId, What};
@@ -59,3 +62,4 @@ pub use runtime::{LoadProgress, Runtime};
 pub use sampler::SamplerOptions;
 pub use session::{GenerateOptions, Generation, Progress, Session};
 pub use step::{Cancel, Candidates, Sampling, SequenceInput, StepInput, StepOutput, Stepper, Wanted};
+pub use telemetry::{Telemetry, Usage};

@@ -18,6 +18,7 @@ use plimsoll_kernels::step::PAGE;
 use thiserror::Error;
 
 mod cache;
+mod usage;
 pub use cache::{CacheStats, Reserved};
 
 /// Room for one sequence: an index below the plan's slots.
@@ -112,6 +113,7 @@ pub struct Pool {
     slots: Vec<Option<Seat>>,
     prefix: Prefix,
     cache: cache::Facts,
+    usage: usage::Facts,
 }
 
 impl Pool {
@@ -129,6 +131,7 @@ impl Pool {
             slots: (0..slots).map(|_| None).collect(),
             prefix: Prefix::new(windows, 0),
             cache: cache::Facts::of(plan),
+            usage: usage::Facts::of(plan),
         }
     }
 
@@ -201,6 +204,7 @@ impl Pool {
             books.held[slot].extend(books.free.drain(rest..).rev());
         }
         self.slots[slot] = Some(Seat { tokens, chain, made: Vec::new() });
+        self.note_peak();
         Ok(Slot(slot as u32))
     }
 

@@ -3,6 +3,7 @@
 
 use crate::account;
 use crate::buffers::{self, Buffers};
+use crate::freed::{Freed, FreedBy, Moment};
 use crate::pipelines::Pipelines;
 use crate::readings::{Watch, still_fits};
 use crate::recording::{self, Cursor, Recordings};
@@ -58,6 +59,8 @@ pub struct Runtime {
     standing: Standing,
     pub(crate) ring: Ring,
     watch: Watch,
+    /// What was there before the load.
+    before: Moment,
 }
 
 impl std::fmt::Debug for Runtime {
@@ -92,6 +95,8 @@ impl Runtime {
         admitted: Admitted,
         progress: &mut (dyn FnMut(LoadProgress<'_>) + Send),
     ) -> Result<Self, RuntimeError> {
+        let plan = admitted.plan();
+        let _span = tracing::info_span!("load", model = plan.model.name, bytes = plan.total()).entered();
         let kept = device.clone();
         let loaded = Self::load_all(device, model, checkpoint, admitted, progress);
         if loaded.is_err() {
@@ -118,6 +123,7 @@ impl Runtime {
 
         // From here on the books know what is this load's.
         let device = device.for_load();
+        let before = Moment::take(&device);
         let buffers = Buffers::create(&device, plan)?;
         account::check(&device, plan, 0)?;
         let (total, shared) = (plan.kernels.len(), Mutex::new(&mut *progress));
@@ -139,16 +145,33 @@ impl Runtime {
         let (ring, standing) = (Ring::new(&plan.upload_buffers), Standing::new(plan));
         // What others do from here on is a change.
         let watch = Watch::new(device.memory(), plan.geometry.slots);
-        Ok(Self { device, buffers, pipelines, recordings, tables, standing, ring, watch, admitted })
+        Ok(Self { device, buffers, pipelines, recordings, tables, standing, ring, watch, before, admitted })
     }
 
     /// Frees everything and gives the device back.
     pub fn unload(self) -> Device {
-        let device = self.device.clone();
+        self.unload_reported().0
+    }
+
+    /// The same, with what was released and what came of it.
+    pub fn unload_reported(self) -> (Device, Freed) {
+        let _span = tracing::info_span!("unload", model = self.plan().model.name).entered();
+        let (device, base) = (self.device.clone(), self.before);
+        let before = Moment::take(&device);
         drop(self);
         // A step that was cancelled may still be on its way.
         let _ = device.wait_idle();
-        device
+        let after = Moment::take(&device);
+        let released = before.live().saturating_sub(after.live());
+        let freed = Freed::between(FreedBy::Unload, released, [&base, &before, &after], device.info().kind);
+        freed.log();
+        (device, freed)
+    }
+
+    /// What came of something that released `released` bytes since `before`.
+    pub(crate) fn freed_since(&self, by: FreedBy, released: u64, before: &Moment) -> Freed {
+        let after = Moment::take(&self.device);
+        Freed::between(by, released, [before, before, &after], self.device.info().kind)
     }
 
     /// The admitted plan.
@@ -289,6 +312,11 @@ impl Stepper for Runtime {
     }
 
     fn step(&mut self, input: &StepInput<'_>) -> Result<StepOutput, RuntimeError> {
+        let (tokens, rows) = (input.tokens(), input.logit_rows());
+        let program = self.plan().programs.iter().find(|program| tokens <= u64::from(program.max_tokens));
+        let program = program.map(|program| program.name.as_str());
+        let _span =
+            tracing::debug_span!("step", tokens, rows, sequences = input.sequences.len(), program).entered();
         self.device.check("the device")?;
         if input.cancel.is_some_and(Cancel::is_cancelled) {
             return Err(RuntimeError::Cancelled);

@@ -166,6 +166,11 @@ impl<S: Stepper> Session<S> {
         &mut self.engine
     }
 
+    /// What ran the requests. Those that are still here go on in it, without their text.
+    pub fn into_engine(self) -> Engine<S> {
+        self.engine
+    }
+
     /// Continues a prompt; the text comes from the iterator. Dropping it ends the request.
     ///
     /// # Errors

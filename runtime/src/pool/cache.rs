@@ -67,6 +67,7 @@ impl Pool {
         pool.prefix = Prefix::new(needed, u32::try_from(plan.snapshots.len()).unwrap_or(u32::MAX));
         let bytes = |views: &Vec<View>| views.iter().map(|view| view.bytes).fold(0, u64::saturating_add);
         pool.cache.snapshot_bytes = plan.snapshots.first().map_or(0, bytes);
+        pool.usage.add_plan(plan);
         pool
     }
 

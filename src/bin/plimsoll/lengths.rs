@@ -55,6 +55,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
         document["resident_after_load"] = json!(loaded);
         document["device_before"] = device(&before.0, before.1);
         document["lengths"] = rows.iter().map(document_of).collect();
+        document["freed"] = load::freed(&load::unload(engine));
         return Ok(output::document(&document)?);
     }
     let header =

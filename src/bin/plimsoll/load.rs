@@ -6,8 +6,8 @@ use crate::show;
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use plimsoll::estimator::cli::estimate::{Warned, note_warnings, warnings};
 use plimsoll::estimator::cli::{self, output};
-use plimsoll::runtime::RuntimeError;
 use plimsoll::runtime::request::{check_ids, check_room};
+use plimsoll::runtime::{Freed, RuntimeError};
 use plimsoll::{
     Admitted, Budget, CacheLimit, Device, Engine, Error, Geometry, LoadProgress, Opened, Plan, Profile,
     Runtime, Session,
@@ -182,6 +182,7 @@ pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, F
         "bytes": plimsoll::estimator::report::bytes(plan),
         "allocated": {"bytes": device.totals().live_bytes, "buffers": device.totals().live},
         "account": runtime.account(),
+        "telemetry": engine.telemetry(),
         "budget": budget,
         "cache_limit": machine.policy()?.cache_limit(),
         "cache": engine.cache_stats(),
@@ -189,6 +190,17 @@ pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, F
         "overridden": runtime.admitted().overridden(),
         "warnings": warnings(plan.model.context_max, &plan.geometry),
     }))
+}
+
+/// Gives everything back: what is retained, then the model. Answers what came of either.
+pub fn unload(mut engine: Engine<Runtime>) -> [Freed; 2] {
+    let trimmed = engine.trim_reported();
+    [trimmed, engine.into_stepper().unload_reported().1]
+}
+
+/// Both as documents have them.
+pub fn freed([trim, unload]: &[Freed; 2]) -> Value {
+    json!({ "trim": trim, "unload": unload })
 }
 
 /// Logit rows a step so that scoring many positions is fast and their bytes stay moderate.

@@ -133,8 +133,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             finish.map_or("an error", |f| f.name())
         ));
     }
-    if args.output.json {
-        let mut document = load::facts(session.engine(), &args.machine)?;
+    if args.output.verbose > 0 {
+        output::note(format_args!("{}", session.engine().telemetry()));
+    }
+    let facts = args.output.json.then(|| load::facts(session.engine(), &args.machine)).transpose()?;
+    let freed = load::unload(session.into_engine());
+    if args.output.verbose > 0 {
+        output::note(format_args!("{}\n{}", freed[0], freed[1]));
+    }
+    if let Some(mut document) = facts {
+        document["freed"] = load::freed(&freed);
         document["schema"] = json!(1);
         document["text"] = json!(text);
         document["prompt_ids"] = json!(ids);
