@@ -325,8 +325,8 @@ pub(crate) struct Cut {
 const WHOLE: [u32; 4] = [0, 1 << 31, 0, 0];
 
 impl Cut {
-    /// Ranges so long that the dearest attention dispatch (`dearest` values of a row of queries) keeps to the work
-    /// budget.
+    /// Ranges so long that the dearest attention dispatch (`dearest` operations for a row of queries and a key)
+    /// keeps to the work budget.
     ///
     /// # Errors
     /// [`Limit::Allocation`] when there are more of them than parameter slots, before any is made.
@@ -341,8 +341,8 @@ impl Cut {
         let length = match dearest {
             // Nobody looks back: one range, whatever the context.
             None => context,
-            Some(width) => {
-                let per_key = u64::from(tokens).saturating_mul(4).saturating_mul(width.max(1));
+            Some(row) => {
+                let per_key = u64::from(tokens).saturating_mul(row.max(1));
                 (profile.work_budget / per_key / page * page).clamp(page, context)
             }
         } as u32;

@@ -57,7 +57,7 @@ pub(crate) struct Facts {
     pub classes: Vec<Option<Class>>,
     /// Heads of every state and of every attention op; `None` for a recurrent state. Each once.
     pub shapes: Vec<Option<AttentionShape>>,
-    /// Values of the widest row of queries, where there is attention.
+    /// Operations for a row of queries and a key of the dearest attention, where there is any.
     pub dearest: Option<u64>,
     /// The first op that writes each state's keys.
     writers: HashMap<StateId, u32>,
@@ -78,7 +78,8 @@ impl Facts {
                 shapes.push(shape);
             }
         }
-        let widths = shapes.iter().flatten().map(|s| u64::from(s.heads) * u64::from(s.head_dim));
+        // As the kernel counts its own: two products of every value, and the softmax of every head.
+        let widths = shapes.iter().flatten().map(|s| 4 * u64::from(s.heads) * (u64::from(s.head_dim) + 1));
         let mut facts = Self {
             dearest: widths.max(),
             alive: vec![None; model.graph.tensors.len()],

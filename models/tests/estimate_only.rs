@@ -2,6 +2,8 @@
 //! the published checkpoints have.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
 use plimsoll_models::model::{Grid, Part, State};
 use plimsoll_models::{Checkpoint, Model, ModelError, Registry};
 use serde_json::{Value, json};
@@ -460,4 +462,48 @@ fn headers_with_the_published_shapes_are_taken_and_others_are_not() {
             assert!(open(&other).is_err(), "{name}: {:?}", other[i]);
         }
     }
+}
+
+/// DeepSeek's FP8 has a scale for each square block: headers that say so are as good as the configuration.
+#[test]
+fn headers_of_block_fp8_are_priced_by_their_names() {
+    let config = json!({
+        "model_type": "deepseek_v3", "vocab_size": 512, "hidden_size": 256, "intermediate_size": 384,
+        "moe_intermediate_size": 128, "num_hidden_layers": 2, "first_k_dense_replace": 1, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1,
+        "topk_group": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": true,
+        "routed_scaling_factor": 2.5, "moe_layer_freq": 1, "q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32, "v_head_dim": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000, "hidden_act": "silu",
+        "max_position_embeddings": 512, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "num_nextn_predict_layers": 0,
+        "attention_bias": false,
+        "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+            "weight_block_size": [128, 128]},
+    });
+    let bare = common::tensors::bare(&config).unwrap();
+    let mut tensors = common::tensors::Tensors(Default::default());
+    for matrix in &bare.matrices {
+        for name in matrix.source.tensors() {
+            let rows = u64::from(matrix.rows) / matrix.source.tensors().count() as u64;
+            let (rows, cols) = (rows.max(1), u64::from(matrix.cols));
+            if matrix.format == plimsoll_kernels::Format::Fp8 {
+                tensors.set(name, "F8_E4M3", &[rows, cols]);
+                tensors.set(&format!("{name}_scale_inv"), "F32", &[rows.div_ceil(128), cols.div_ceil(128)]);
+            } else {
+                tensors.set(name, "BF16", &[rows, cols]);
+            }
+        }
+    }
+    for vector in &bare.vectors {
+        vector.tensors().for_each(|name| tensors.set(name, "BF16", &[u64::from(vector.len)]));
+    }
+    let read = tensors.build(&config).unwrap();
+    assert_eq!(
+        (&read.graph, &read.states, read.parameters()),
+        (&bare.graph, &bare.states, bare.parameters())
+    );
+    assert!(read.notes.iter().any(|note| note.contains("FP8")) && read.extras.estimate_only.is_some());
+    // A checkpoint without such scales is read as ever, and one whose configuration says nothing is refused as ever.
+    let mut silent = config;
+    silent.as_object_mut().unwrap().remove("quantization_config");
+    assert!(tensors.build(&silent).is_err());
 }

@@ -35,7 +35,11 @@ fn stored(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
         let leading = tensor.shape.len().saturating_sub(1);
         Entry {
             name: name.to_owned(),
-            part: if read.contains(name) { Part::Text } else { part_beside(name) },
+            // The scales of square blocks belong to the matrix beside them.
+            part: match read.contains(name.strip_suffix("_scale_inv").unwrap_or(name)) {
+                true => Part::Text,
+                false => part_beside(name),
+            },
             role: vectors.get(name).copied().unwrap_or_else(|| named(name).role),
             rows: tensor.shape.iter().take(leading).product(),
             cols,

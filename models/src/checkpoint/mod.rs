@@ -151,6 +151,17 @@ struct Listed {
     roots: HashSet<String>,
 }
 
+impl Listed {
+    fn of(names: impl Iterator<Item = String>) -> Self {
+        let mut listed = Self::default();
+        for name in names {
+            listed.roots.insert(name.split('.').next().unwrap_or_default().to_owned());
+            listed.names.insert(name);
+        }
+        listed
+    }
+}
+
 impl Checkpoint {
     /// Opens a `.gguf` file, a `.safetensors` file, a `config.json`, or a directory with config.json and
     /// safetensors (one file or an index), exactly one `.gguf`, or config.json alone.
@@ -344,6 +355,19 @@ impl Checkpoint {
     /// Bytes of all tensors together.
     pub fn checkpoint_bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.bytes).sum()
+    }
+
+    /// The same checkpoint as its configuration and the names of its tensors: for what is priced and not read.
+    pub(crate) fn by_names(&self) -> Self {
+        Self {
+            source: Source::Config,
+            stated_bytes: Some(self.checkpoint_bytes()),
+            listed: Some(Arc::new(Listed::of(self.tensors.iter().map(|t| t.name.clone())))),
+            files: Vec::new(),
+            tensors: Vec::new(),
+            by_name: HashMap::new(),
+            ..self.clone()
+        }
     }
 
     fn add_tensors(&mut self, tensors: Vec<TensorInfo>) -> Result<(), ModelError> {

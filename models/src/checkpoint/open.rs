@@ -172,13 +172,8 @@ fn add_file(checkpoint: &mut Checkpoint, path: &Path) -> Result<(), ModelError> 
 
 /// Keeps the names of an index none of whose shards is here: enough to price with the configuration.
 fn list(checkpoint: &mut Checkpoint, index: Index) {
-    let mut listed = Listed::default();
-    for name in index.files.into_values().flatten() {
-        listed.roots.insert(name.split('.').next().unwrap_or_default().to_owned());
-        listed.names.insert(name);
-    }
     checkpoint.stated_bytes = index.total_size;
-    checkpoint.listed = Some(Arc::new(listed));
+    checkpoint.listed = Some(Arc::new(Listed::of(index.files.into_values().flatten())));
 }
 
 /// Adds the tensors an index names, each from the file it names. Tensors the index does not name are left out.

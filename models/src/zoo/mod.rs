@@ -68,7 +68,7 @@ pub use priced::{
 pub use qwen_moe::{Qwen3Moe, Qwen3Next, Qwen35, Qwen35Moe};
 pub use qwen3::Qwen3;
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Source};
 use crate::error::ModelError;
 use crate::model::Model;
 use fields::Fields;
@@ -162,8 +162,13 @@ impl Registry {
                 known: self.names().join(", "),
             }
         })?;
+        let priced = quantization::Quantization::of(checkpoint)?.priced;
+        // What no kernel reads is priced by the configuration, and by which tensors there are.
+        let names =
+            priced.filter(|_| checkpoint.source() == Source::Safetensors).map(|_| checkpoint.by_names());
+        let checkpoint = names.as_ref().unwrap_or(checkpoint);
         let mut model = family.build(checkpoint)?;
-        if let Some(why) = quantization::Quantization::of(checkpoint)?.priced {
+        if let Some(why) = priced {
             model.extras.estimate_only.get_or_insert_with(|| why.to_owned());
             model.extras.nearest_weights = true;
             model.notes.push(why.to_owned());
