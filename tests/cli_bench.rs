@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod commands;
-#[allow(dead_code)]
 mod support;
 
 use commands::{code, golden, good, plimsoll, run, stderr};

@@ -38,7 +38,7 @@ pub fn workload(seed: u64, requests: u32, longest: u32, new: u32, vocab: u32) ->
     let half = longest / 2;
     let beginnings: Vec<Vec<u32>> = (0..requests.div_ceil(4)).map(|_| ids(&mut rng, half)).collect();
     let wish = |_| {
-        let shares = rng.next_u64() % 4 != 0;
+        let shares = !rng.next_u64().is_multiple_of(4);
         let which = rng.next_u64() % (beginnings.len().max(1) as u64);
         let own = up_to(&mut rng, longest - half);
         let beginning = beginnings.get(usize::try_from(which).unwrap_or(0)).filter(|_| shares);
