@@ -1,4 +1,10 @@
-//! `plimsoll bench`: prefill and decode rates, as the engine runs them for a user.
+//! `plimsoll bench`: prefill and decode rates, as the engine runs them for a user; settings compared in turn.
+
+mod arms;
+mod report;
+mod requests;
+mod stats;
+mod sweep;
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
 use crate::failure::Failure;
@@ -10,7 +16,9 @@ use plimsoll::kernels::StepShape;
 use plimsoll::runtime::lone::{Ceilings, LoneKernel};
 use plimsoll::runtime::{Request, RuntimeError, What};
 use plimsoll::{Engine, Runtime};
-use serde_json::{Value, json};
+use serde_json::json;
+use stats::range;
+pub use stats::spread;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,6 +40,17 @@ pub struct Args {
     /// the process and the allocations of the device at each: --lengths 500,1000,2000,4000,8000,16000
     #[arg(long, value_name = "TOKENS,…", value_delimiter = ',', value_parser = bytes::count, conflicts_with = "prompt_tokens")]
     pub lengths: Option<Vec<u32>>,
+    /// Instead of one conversation, N requests from a seed: prompts of up to -p tokens, three of four with one of N/4
+    /// beginnings, answers of up to -n tokens. The context is then what a load has by default
+    #[arg(long, value_name = "N", value_parser = bytes::count, conflicts_with = "lengths")]
+    pub requests: Option<u32>,
+    /// The seed of --requests
+    #[arg(long, value_name = "SEED", default_value_t = requests::SEED, requires = "requests")]
+    pub seed: u64,
+    /// Compare values of one setting, in turn (A B A B …), -r rounds of at least 3: cache-limit=0,64MiB,none, or chunk,
+    /// slots, kv, context, snapshots. Arms of these are loaded for every turn, one plan at a time
+    #[arg(long, value_name = "SETTING=VALUE,…", value_parser = sweep::parse, conflicts_with = "lengths")]
+    pub sweep: Option<sweep::Sweep>,
     #[command(flatten)]
     pub geometry: GeometryArgs,
     #[command(flatten)]
@@ -61,6 +80,9 @@ pub fn tokens(flag: &str, prompt: u32, new: u32) -> Result<u32, Failure> {
 pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(lengths) = &args.lengths {
         return lengths::run(args, lengths);
+    }
+    if args.sweep.is_some() || args.requests.is_some() {
+        return arms::run(args);
     }
     let opened = args.model.open()?;
     let tokens = tokens("--prompt-tokens", args.prompt_tokens, args.new_tokens)?;
@@ -157,16 +179,6 @@ fn fractions(engine: &Engine<Runtime>, args: &Args, ceilings: &Ceilings, rates: 
     let bytes = plan.work(&step, middle).0;
     let per_token = flops as f64 / f64::from(args.prompt_tokens.max(1));
     (rates.0 * per_token / ceilings.flops, rates.1 * bytes as f64 / ceilings.read)
-}
-
-fn range(values: &[f64]) -> (f64, f64) {
-    values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &v| (low.min(v), high.max(v)))
-}
-
-/// Some rates and their median.
-pub fn spread(values: &[f64]) -> Value {
-    let (least, most) = range(values);
-    json!({"median": median(values), "min": least, "max": most, "all": values})
 }
 
 /// One request, in seconds: the prompt up to its first token, then the tokens after it.
