@@ -1,5 +1,5 @@
 //! What comes back: on a device, by our books, by the driver's allocator and by the system; and what is said about it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod support;
 
@@ -17,10 +17,13 @@ use support::{admitted, data, geometry, open};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 
+/// Names, with their fields.
+type Heard = Vec<(String, BTreeMap<String, String>)>;
+
 /// Spans by name with their fields, in the order in which they began, and events.
 #[derive(Clone, Default)]
 struct Listener {
-    heard: Arc<Mutex<Vec<(String, BTreeMap<String, String>)>>>,
+    heard: Arc<Mutex<Heard>>,
     ids: Arc<AtomicU64>,
 }
 

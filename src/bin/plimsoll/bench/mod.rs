@@ -126,6 +126,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         document["prefill_fraction_of_flops"] = json!(fractions.0);
         document["decode_fraction_of_read"] = json!(fractions.1);
         document["reserved_bytes"] = json!(account.reserved.figure.bytes);
+        document["freed"] = load::freed(&load::unload(engine));
         return Ok(output::document(&document)?);
     }
     let plan = engine.plan();
@@ -156,7 +157,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         100.0 * fractions.0,
         100.0 * fractions.1,
     ))?;
-    Ok(output::print(format_args!("{}\nload: {:.2} s\n", account::table(&account), load_time.as_secs_f64()))?)
+    output::print(format_args!("{}\nload: {:.2} s\n", account::table(&account), load_time.as_secs_f64()))?;
+    let telemetry = engine.telemetry();
+    let [trimmed, unloaded] = load::unload(engine);
+    Ok(output::print(format_args!("{telemetry}\n{trimmed}\n{unloaded}\n"))?)
 }
 
 /// What part of the adapter's own ceilings the median rates are: multiply-adds for prefill, reading for decode.
