@@ -25,7 +25,8 @@ fn planning(c: &mut Criterion) {
         let total = Plan::new(&model, &asked, &profile).unwrap().total();
         let budget = Budget::flag(total + total / 10, "bench");
         let pricer = Pricer::new(&model, &profile);
-        let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default() };
+        let solver =
+            Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default(), company: None };
         group.sample_size(10);
         group.bench_function(format!("largest_context/{config}"), |b| {
             b.iter(|| solver.largest_context(&asked))

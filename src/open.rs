@@ -106,6 +106,7 @@ impl Opened {
             profile,
             budget,
             overhead: Overhead::default(),
+            company: None,
         })?)
     }
 

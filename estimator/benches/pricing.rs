@@ -73,6 +73,7 @@ fn reports(c: &mut Criterion) {
             profile: &profile,
             budget: Some(&budget),
             overhead: Overhead::default(),
+            company: None,
         };
         group.bench_function(config, |b| b.iter(|| Report::new(&question).unwrap().0.bytes.total));
     }
@@ -109,6 +110,7 @@ fn estimates(c: &mut Criterion) {
                     profile: &profile,
                     budget: Some(&budget),
                     overhead: Overhead::default(),
+                    company: None,
                 };
                 Report::new(&question).unwrap().0.bytes.total
             });

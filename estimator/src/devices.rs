@@ -2,6 +2,7 @@
 //! known. The data stand in `data/devices.toml`, dated.
 
 use crate::budget::Reading;
+use crate::company::LoadRoom;
 use crate::plan::Plan;
 use plimsoll_kernels::{Limits, Profile};
 use serde::{Deserialize, Serialize};
@@ -173,6 +174,11 @@ impl DeviceEntry {
         };
         let source = format!("device table {} ({what}, {date})", self.name);
         Some(Reading { bytes, source, taken: 0, excluded: Vec::new() })
+    }
+
+    /// What a load must keep to.
+    pub fn load_room(&self) -> LoadRoom {
+        LoadRoom { device: self.usable.or(self.memory), unified: self.memory.filter(|_| self.unified) }
     }
 
     /// What a plan needs against what the device has: the steady state and the load's peak of its memory (with the host's

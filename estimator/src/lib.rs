@@ -12,6 +12,7 @@ pub mod chart;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod coefficients;
+pub mod company;
 pub mod devices;
 pub mod error;
 pub mod geometry;

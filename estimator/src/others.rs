@@ -9,7 +9,7 @@ use crate::error::{PlanError, grouped};
 use crate::geometry::Geometry;
 use crate::plan::Segment;
 use crate::pricer::Pricer;
-use plimsoll_kernels::{Profile, step::PAGE};
+use plimsoll_kernels::step::PAGE;
 use plimsoll_models::Model;
 use plimsoll_models::model::Part;
 use serde::{Deserialize, Serialize};
@@ -63,12 +63,13 @@ impl Other {
     ///
     /// # Errors
     /// As [`Pricer::price`].
-    pub fn model(model: &Model, role: Role, asked: &Geometry, profile: &Profile) -> Result<Self, PlanError> {
+    pub fn model(pricer: &Pricer<'_>, role: Role, asked: &Geometry) -> Result<Self, PlanError> {
+        let model = pricer.model();
         let most = if model.context_max > 0 { model.context_max } else { asked.context };
         // It drafts nothing for itself, and keeps no snapshots or images.
         let priced = crate::Priced { snapshots: 0, images: Default::default(), ..asked.priced.clone() };
         let geometry = Geometry { context: asked.context.min(most), draft_depth: 0, priced, ..asked.clone() };
-        let price = Pricer::new(model, profile).price(&geometry)?;
+        let price = pricer.price(&geometry)?;
         let of = |segment| price.segment_bytes(segment);
         Ok(Self {
             name: model.name.clone(),

@@ -3,6 +3,7 @@
 use crate::budget::{Budget, Setting, Won};
 use crate::build::estimate_only;
 use crate::coefficients::Coefficients;
+use crate::company::Company;
 use crate::devices::Check;
 use crate::error::PlanError;
 use crate::geometry::{Geometry, Priced};
@@ -292,6 +293,8 @@ pub struct Question<'a> {
     pub budget: Option<&'a Budget>,
     /// The driver's part, if it was measured.
     pub overhead: Overhead,
+    /// What else is on the device, as a geometry changes it; the budget is less by it at this one.
+    pub company: Option<&'a Company<'a>>,
 }
 
 impl Report {
@@ -309,10 +312,10 @@ impl Report {
     /// As [`Report::new`].
     pub fn with(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<(Self, Verdict), PlanError> {
         let (report, refusal) = Self::judged(pricer, question)?;
-        let Question { geometry, budget, overhead, .. } = *question;
+        let Question { geometry, budget, overhead, company, .. } = *question;
         let verdict = match refusal {
             Some(refusal) => Verdict::Refused(refusal),
-            None => verdict::admitted(&Solver { pricer, budget, overhead }, geometry)?,
+            None => verdict::admitted(&Solver { pricer, budget, overhead, company }, geometry)?,
         };
         Ok((report, verdict))
     }
@@ -326,8 +329,8 @@ impl Report {
     }
 
     fn judged(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<(Self, Option<Refusal>), PlanError> {
-        let Question { checkpoint, model, geometry, profile, budget, overhead } = *question;
-        let solver = Solver { pricer, budget, overhead };
+        let Question { checkpoint, model, geometry, profile, budget, overhead, company } = *question;
+        let solver = Solver { pricer, budget, overhead, company };
         let refused = verdict::refusal(&solver, geometry)?;
         // What is over the budget still has bytes to show.
         let price = pricer.price(geometry).ok();
@@ -435,15 +438,14 @@ fn ladder(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Rung> {
     contexts.sort_unstable();
     contexts.dedup();
     let rung = |context: u32| {
-        let price = solver.pricer.price(&Geometry { context, ..geometry.clone() });
-        let total = price.ok().map(|p| p.total());
-        let fits = |t: u64| solver.budget.map(|b| t.saturating_add(solver.overhead.bytes) <= b.bytes);
-        let verdict = match total.map(fits) {
+        let geometry = Geometry { context, ..geometry.clone() };
+        let price = solver.pricer.price(&geometry).ok();
+        let verdict = match price.as_ref().map(|price| solver.has_room(&geometry, price)) {
             None | Some(Some(false)) => "refused",
             Some(Some(true)) => "fits",
             Some(None) => "no_budget",
         };
-        Rung { context, total, verdict: verdict.into() }
+        Rung { context, total: price.map(|p| p.total()), verdict: verdict.into() }
     };
     contexts.into_iter().map(rung).collect()
 }

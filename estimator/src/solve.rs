@@ -1,11 +1,12 @@
 //! The inverse solve: what fits a budget. Every answer is a plan that was made and found to fit.
 
 use crate::budget::Budget;
+use crate::company::Company;
 use crate::geometry::{
     Geometry, Images, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS, MAX_SNAPSHOTS,
     Priced,
 };
-use crate::pricer::Pricer;
+use crate::pricer::{Price, Pricer};
 use crate::verdict::{Overhead, Suggestion};
 use plimsoll_kernels::{KvFormat, KvLayout, step::PAGE};
 use plimsoll_models::model::State;
@@ -20,6 +21,9 @@ pub struct Solver<'a> {
     pub budget: Option<&'a Budget>,
     /// Counted against the budget too.
     pub overhead: Overhead,
+    /// What else is on the device, as a geometry changes it. The budget is less by it as it is with the geometry that was
+    /// asked for.
+    pub company: Option<&'a Company<'a>>,
 }
 
 /// The longest context that fits, by slots.
@@ -46,14 +50,28 @@ const MOST_SLOTS: u32 = 4096;
 const MOST_CHUNK: u32 = 65_536;
 
 impl Solver<'_> {
-    /// Bytes that a plan may take.
+    /// Bytes that a plan and what else is on the device may take.
     fn most(&self) -> Option<u64> {
-        self.budget.map_or(Some(u64::MAX), |b| b.bytes.checked_sub(self.overhead.bytes))
+        let bytes = self.company.and_then(|c| c.ceiling).or(self.budget.map(|b| b.bytes));
+        bytes.map_or(Some(u64::MAX), |bytes| bytes.checked_sub(self.overhead.bytes))
+    }
+
+    /// What else is on the device with this geometry; `None` where it cannot be with it.
+    fn taken(&self, geometry: &Geometry) -> Option<u64> {
+        self.company.map_or(Some(0), |company| company.taken(geometry))
+    }
+
+    /// Whether there is room for a price beside so many bytes of others, also while it is loaded.
+    fn holds(&self, price: &Price, taken: u64) -> bool {
+        self.most().is_some_and(|most| price.total().saturating_add(taken) <= most)
+            && self.company.is_none_or(|company| company.loads(price, taken))
     }
 
     /// What the geometry costs, if it can be planned and fits.
     pub fn fits(&self, geometry: &Geometry) -> Option<u64> {
-        self.pricer.price_within(geometry, self.most()?).map(|price| price.total())
+        let taken = self.taken(geometry)?;
+        let price = self.pricer.price_within(geometry, self.most()?.checked_sub(taken)?)?;
+        self.holds(&price, taken).then(|| price.total())
     }
 
     /// The longest context that is looked at: the model's, or the one asked for if that is longer.
@@ -98,6 +116,17 @@ impl Solver<'_> {
         Frontier { points }
     }
 
+    /// The least that a geometry takes with what else is on the device.
+    fn least(&self, geometry: &Geometry) -> Option<u64> {
+        Some(self.pricer.least(geometry)?.saturating_add(self.taken(geometry)?))
+    }
+
+    /// Whether there is room for a price of this geometry; `None` where nothing limits it.
+    pub(crate) fn has_room(&self, geometry: &Geometry, price: &Price) -> Option<bool> {
+        self.budget?;
+        Some(self.taken(geometry).is_some_and(|taken| self.holds(price, taken)))
+    }
+
     fn longest_context(&self, geometry: &Geometry, beside: Option<Beside>) -> Option<Geometry> {
         let most = self.longest(geometry).div_ceil(PAGE);
         self.largest(most, beside, |pages| Geometry { context: pages * PAGE, ..geometry.clone() })
@@ -110,7 +139,7 @@ impl Solver<'_> {
     /// left.
     fn largest(&self, most: u32, beside: Option<Beside>, at: impl Fn(u32) -> Geometry) -> Option<Geometry> {
         let budget = self.most()?;
-        let least = |value: u32| self.pricer.least(&at(value)).unwrap_or(u64::MAX);
+        let least = |value: u32| self.least(&at(value)).unwrap_or(u64::MAX);
         if least(1) > budget {
             return None;
         }
@@ -121,7 +150,7 @@ impl Solver<'_> {
         let mut beside = match beside {
             Some(beside) => beside,
             None => {
-                let total = self.fits(&at(1))?;
+                let total = self.fits(&at(1))?.saturating_add(self.taken(&at(1))?);
                 low = 1;
                 Beside::of(total.saturating_sub(least(1)))
             }
@@ -138,11 +167,16 @@ impl Solver<'_> {
             } else {
                 low + (high - low) / 2
             };
-            let total = self.pricer.price(&at(guess)).ok().map(|price| price.total());
-            if let Some(total) = total {
-                beside.know(guess, total.saturating_sub(least(guess)));
+            let there = at(guess);
+            let price = self.taken(&there).zip(self.pricer.price(&there).ok());
+            if let Some((taken, price)) = &price {
+                beside.know(guess, price.total().saturating_add(*taken).saturating_sub(least(guess)));
             }
-            if total.is_some_and(|total| total <= budget) { low = guess } else { high = guess }
+            if price.is_some_and(|(taken, price)| self.holds(&price, taken)) {
+                low = guess
+            } else {
+                high = guess
+            }
         }
         (low > 0).then(|| at(low))
     }
@@ -162,11 +196,11 @@ impl Beside {
 
     /// That of a geometry, if its price is near the budget: one far past it may take long to make.
     fn at(solver: &Solver<'_>, geometry: &Geometry) -> Option<Self> {
-        let least = solver.pricer.least(geometry)?;
+        let least = solver.least(geometry)?;
         if least > solver.most()?.saturating_mul(2) {
             return None;
         }
-        let total = solver.pricer.price(geometry).ok()?.total();
+        let total = solver.pricer.price(geometry).ok()?.total().saturating_add(solver.taken(geometry)?);
         Some(Self::of(total.saturating_sub(least)))
     }
 
@@ -298,12 +332,15 @@ fn round_chunk(geometry: Geometry) -> Geometry {
 
 /// Numbers out of range are brought back into it before anything near them is tried.
 fn within_range(geometry: &Geometry) -> Geometry {
+    let slots = geometry.slots.clamp(1, MAX_SLOTS);
+    // A row for each slot stays that.
+    let logit_rows = if geometry.logit_rows == geometry.slots { slots } else { geometry.logit_rows };
     Geometry {
         context: geometry.context.clamp(1, MAX_CONTEXT),
-        slots: geometry.slots.clamp(1, MAX_SLOTS),
+        slots,
         prefill_chunk: geometry.prefill_chunk.clamp(1, MAX_CHUNK),
         kv: geometry.kv,
-        logit_rows: geometry.logit_rows.clamp(1, MAX_LOGIT_ROWS),
+        logit_rows: logit_rows.clamp(1, MAX_LOGIT_ROWS),
         draft_depth: geometry.draft_depth.min(MAX_DRAFT_DEPTH),
         priced: Priced { snapshots: geometry.priced.snapshots.min(MAX_SNAPSHOTS), ..geometry.priced.clone() },
     }

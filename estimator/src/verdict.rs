@@ -214,7 +214,7 @@ pub fn admit(
     overhead: Overhead,
 ) -> Result<Verdict, PlanError> {
     let pricer = Pricer::new(model, profile);
-    admit_within(&Solver { pricer: &pricer, budget, overhead }, geometry)
+    admit_within(&Solver { pricer: &pricer, budget, overhead, company: None }, geometry)
 }
 
 /// The same, where more is asked of the model than this geometry.
@@ -242,7 +242,7 @@ pub(crate) fn admitted(solver: &Solver<'_>, geometry: &Geometry) -> Result<Verdi
 /// # Errors
 /// As [`admit`].
 pub(crate) fn refusal(solver: &Solver<'_>, geometry: &Geometry) -> Result<Option<Refusal>, PlanError> {
-    let Solver { pricer, budget, overhead } = *solver;
+    let Solver { pricer, budget, overhead, .. } = *solver;
     match pricer.price(geometry) {
         Err(fault @ PlanError::Graph { .. }) => Err(fault),
         Err(error) => Ok(Some(refuse_limit(&error, solve::nearest(solver, geometry)))),

@@ -226,7 +226,8 @@ fn report_06_readings_are_fresh_and_what_is_replaced_is_credited() {
     let profile = roomy();
     let slice = Budget::flag(68_300_000_000, "slice");
     let pricer = Pricer::new(&model, &profile);
-    let solver = Solver { pricer: &pricer, budget: Some(&slice), overhead: Overhead::default() };
+    let solver =
+        Solver { pricer: &pricer, budget: Some(&slice), overhead: Overhead::default(), company: None };
     let base = Geometry { slots: 8, logit_rows: 8, ..Geometry::default_for(40_960) };
     let geometry = solver.largest_context(&base).unwrap();
     let need = total(&model, &geometry);
@@ -351,6 +352,7 @@ fn report_12_the_most_slots_are_known_before_a_launch() {
         profile: &profile,
         budget: Some(&budget),
         overhead,
+        company: None,
     };
     let (report, _) = Report::new(&question).unwrap();
     let slots = report.largest.slots.unwrap();
@@ -360,7 +362,7 @@ fn report_12_the_most_slots_are_known_before_a_launch() {
     let closed = 100 * GB / slot;
     assert!(u64::from(slots) <= closed && u64::from(slots) > closed * 97 / 100, "{slots} of {closed}");
     let pricer = Pricer::new(&model, &profile);
-    let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead };
+    let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead, company: None };
     let at = |slots| Geometry { slots, logit_rows: slots, ..geometry.clone() };
     assert!(solver.fits(&at(slots)).is_some() && solver.fits(&at(slots + 1)).is_none());
     // vLLM's default of 1,024 sequences on 614 blocks is refused in the price too.

@@ -68,6 +68,7 @@ fn nemotron_3_nano_keeps_49_930_240_bytes_a_sequence() {
             profile: &profile,
             budget: None,
             overhead: Overhead::default(),
+            company: None,
         };
         let (report, _) = Report::new(&question).unwrap();
         assert_eq!(report.recurrent_bytes_per_slot, 49_930_240, "{config}");

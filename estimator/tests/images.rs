@@ -133,6 +133,7 @@ fn the_report_says_what_an_image_costs_and_how_many_fit() {
             profile: &profile,
             budget,
             overhead: Overhead::default(),
+            company: None,
         };
         Report::new(&question).unwrap().0
     };
@@ -145,7 +146,8 @@ fn the_report_says_what_an_image_costs_and_how_many_fit() {
     let report = ask(Some(&budget));
     let count = report.images.as_ref().unwrap().largest_count;
     let pricer = Pricer::new(&model, &profile);
-    let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default() };
+    let solver =
+        Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default(), company: None };
     assert!((7..=16).contains(&count));
     assert!(solver.fits(&with(count, 512, 512)).is_some());
     assert!(count == 16 || solver.fits(&with(count + 1, 512, 512)).is_none());

@@ -104,7 +104,7 @@ proptest! {
         let Ok(price) = pricer.price(&base) else { return Ok(()) };
         let budget = Budget::flag(price.total() / 100 * part, "test");
         let overhead = Overhead { bytes: overhead, measured: true };
-        let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead };
+        let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead, company: None };
         // The forward model, by itself.
         let fits = |geometry: &Geometry| {
             let plan = Plan::new(model, geometry, &profile);
@@ -166,7 +166,7 @@ proptest! {
             Ok(_) | Err(PlanError::Geometry { .. } | PlanError::Limit { .. } | PlanError::KvFormat { .. })
         ), "{:?}", priced);
         let budget = Budget::flag(1 << 30, "test");
-        let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default() };
+        let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default(), company: None };
         prop_assert_eq!(solver.fits(&asked).is_some(), priced.is_ok_and(|p| p.total() <= 1 << 30));
     }
 
@@ -300,6 +300,7 @@ fn reports_and_plans_come_back_from_json() {
             profile: &profile,
             budget,
             overhead: Overhead::default(),
+            company: None,
         };
         let (report, _) = Report::new(&question).unwrap();
         let json = serde_json::to_string(&report).unwrap();
@@ -334,6 +335,7 @@ fn geometries_without_measure_are_answered_at_once() {
                 profile: &profile,
                 budget,
                 overhead: Overhead::default(),
+                company: None,
             };
             let begin = Instant::now();
             let (report, _) = Report::new(&question).unwrap();

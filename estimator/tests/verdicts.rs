@@ -103,7 +103,8 @@ fn the_largest_context_is_the_largest() {
     let geometry = Geometry { context: 64, prefill_chunk: 32, ..Geometry::default_for(512) };
     let budget = Budget::flag(total(&model, &Geometry { context: 320, ..geometry.clone() }), "test");
     let pricer = Pricer::new(&model, &profile);
-    let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default() };
+    let solver =
+        Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default(), company: None };
     let best = solver.largest_context(&geometry).unwrap();
     assert_eq!(best.context, 320);
     assert!(solver.fits(&best).is_some());
@@ -123,6 +124,7 @@ fn the_report_has_every_field_of_schema_1() {
         profile: &profile,
         budget,
         overhead: Overhead::default(),
+        company: None,
     };
     let (report, _) = Report::new(&ask(Some(&budget))).unwrap();
     let json = serde_json::to_value(&report).unwrap();
@@ -235,6 +237,7 @@ fn a_checkpoint_is_split_by_who_reads_its_tensors() {
         profile,
         budget: None,
         overhead: Overhead::default(),
+        company: None,
     };
     let (report, _) = Report::new(&ask(&geometry, &profile)).unwrap();
     let parts = &report.model.checkpoint_bytes_by_part;
@@ -277,6 +280,7 @@ fn geometries_without_measure_are_refused() {
                 profile,
                 budget,
                 overhead: Overhead::default(),
+                company: None,
             };
             let (report, verdict) = Report::new(&question).unwrap();
             let Verdict::Refused(refusal) = verdict else { panic!("{geometry:?} was admitted") };

@@ -285,6 +285,7 @@ fn a_report_names_the_scheme_and_keeps_the_checkpoint() {
             profile: &profile,
             budget: None,
             overhead: Overhead::default(),
+            company: None,
         };
         Report::new(&question).unwrap().0
     };

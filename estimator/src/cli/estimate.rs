@@ -5,6 +5,7 @@ use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
 use crate::budget::Reading;
 use crate::chart::chart;
+use crate::company::Company;
 use crate::devices::{DeviceError, DeviceTable};
 use crate::error::grouped;
 use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, Priced};
@@ -12,6 +13,7 @@ use crate::html;
 use crate::others::{Other, Others, Replaced, Role};
 use crate::peers;
 use crate::policy::CacheLimit;
+use crate::pricer::Pricer;
 use crate::report::{Question, RefusalPart, Report};
 use crate::roofline::ceilings;
 use crate::verdict::{Lasts, Overhead, Verdict};
@@ -100,19 +102,21 @@ pub struct Machine {
     pub reading: Option<Reading>,
 }
 
-/// Prices everything else that is named: what stays on the device, and what leaves it.
-fn others(args: &Args, model: &Model, geometry: &Geometry, profile: &Profile) -> Result<Others, Failure> {
-    let mut others = Others::default();
-    if args.peer.engine().is_none() {
-        // The other engines' prices hold them.
-        others.here.extend(Other::draft_layers(model, geometry)?);
-    }
+/// The models that are named beside this one.
+fn companions(args: &Args) -> Result<Vec<(Role, Model)>, Failure> {
     let drafts = args.draft.iter().map(|path| (path, Role::Draft));
-    for (path, role) in drafts.chain(args.beside.iter().map(|path| (path, Role::Beside))) {
-        let checkpoint = open(path)?;
-        let model = build(&checkpoint, Some(path))?;
-        others.here.push(Other::model(&model, role, geometry, profile)?);
-    }
+    let all = drafts.chain(args.beside.iter().map(|path| (path, Role::Beside)));
+    all.map(|(path, role)| Ok((role, build(&open(path)?, Some(path))?))).collect()
+}
+
+/// Prices everything else that is named: what stays on the device, and what leaves it.
+fn others(
+    args: &Args,
+    company: &Company<'_>,
+    geometry: &Geometry,
+    profile: &Profile,
+) -> Result<Others, Failure> {
+    let mut others = Others { here: company.with(geometry)?, ..Others::default() };
     for text in &args.replaces {
         let path = Path::new(text);
         let there = on_hub(path).is_some() || path.exists();
@@ -124,7 +128,7 @@ fn others(args: &Args, model: &Model, geometry: &Geometry, profile: &Profile) ->
             _ => {
                 let checkpoint = open(path)?;
                 let model = build(&checkpoint, Some(path))?;
-                let other = Other::model(&model, Role::Beside, geometry, profile)?;
+                let other = Other::model(&Pricer::new(&model, profile), Role::Beside, geometry)?;
                 Replaced { name: other.name, bytes: other.total }
             }
         };
@@ -213,6 +217,12 @@ pub fn run(
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     let policy = args.limits.policy()?;
+    args.peer.check()?;
+    if let (Some(page), Some(path)) = (&args.html, path)
+        && page.canonicalize().is_ok_and(|page| path.canonicalize().is_ok_and(|path| path == page))
+    {
+        return Err(Failure::Usage("--html: that is the model's own file".into()));
+    }
     let model = recast(args, build(checkpoint, path)?, checkpoint)?;
     let table = args.device.as_ref().map(|_| DeviceTable::standard()).transpose().map_err(table_error)?;
     let device = match (&args.device, &table) {
@@ -238,9 +248,16 @@ pub fn run(
     };
     let geometry = args.geometry(&model);
     let warnings = note_warnings(&model, &geometry);
-    let others = others(args, &model, &geometry, &profile)?;
+    let companions = companions(args)?;
+    // The other engines' prices hold the layers that draft.
+    let drafts = args.peer.engine().is_none().then_some(&model);
+    let mut company = Company::new(&companions, drafts, &profile);
+    let others = others(args, &company, &geometry, &profile)?;
     // The table says what a device has in all, an adapter what is free of it.
     let counted = if device.is_some() { others.staying() } else { others.clone() };
+    let alone = Others { here: Vec::new(), ..counted.clone() };
+    company.ceiling = policy.budget_beside(derived.clone(), &alone).map(|budget| budget.bytes);
+    company.load = device.map(|(device, _)| device.load_room()).unwrap_or_default();
     let budget = policy.budget_beside(derived, &counted);
     let question = Question {
         checkpoint,
@@ -249,6 +266,7 @@ pub fn run(
         profile: &profile,
         budget: budget.as_ref(),
         overhead: Overhead::default(),
+        company: Some(&company),
     };
     let (mut report, verdict) = match args.peer.engine() {
         Some(engine) => {
@@ -278,7 +296,7 @@ pub fn run(
                 term: None,
                 lasts: Lasts::Forever,
                 reason,
-                nearest: vec![],
+                nearest: question.nearest(),
             });
         }
     }

@@ -18,6 +18,7 @@
 use super::args::{build, on_hub, open, with_kv};
 use super::{Failure, bytes, output, show};
 use crate::budget::{Budget, Reading};
+use crate::company::{Company, LoadRoom};
 use crate::devices::DeviceTable;
 use crate::error::PlanError;
 use crate::geometry::{Geometry, KvPair};
@@ -210,7 +211,15 @@ fn cells(
     };
     let (profile, budget) = machine;
     let pricer = Pricer::new(model, profile);
-    let solver = Solver { pricer: &pricer, budget: Some(budget), overhead: Overhead::default() };
+    // What fits once it is there must also fit while it comes.
+    let load = LoadRoom { device: Some(budget.bytes), unified: None };
+    let company = Company::new(&[], None, profile).loading(load);
+    let solver = Solver {
+        pricer: &pricer,
+        budget: Some(budget),
+        overhead: Overhead::default(),
+        company: Some(&company),
+    };
     let price = |g: &GeometryRow| {
         let geometry = match geometry(g, model) {
             Ok(geometry) => geometry,
@@ -223,7 +232,6 @@ fn cells(
                 let (need, have) = (bytes::human(price.total()), bytes::human(budget.bytes));
                 ("refused", Some(price.total()), Some(format!("total: {need} of {have}")))
             }
-            // What fits once it is there must also fit while it comes.
             Ok(price) if price.total().saturating_add(price.staging) > budget.bytes => {
                 let need = bytes::human(price.total().saturating_add(price.staging));
                 let reason = format!("load peak: {need} of {}", bytes::human(budget.bytes));
@@ -254,13 +262,21 @@ fn cells(
 /// than 100,000 cells. What is wrong with one row is in its cells.
 pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Failure> {
     let read = |error| Failure::file("read", path, error);
-    let size = std::fs::metadata(path).map_err(read)?.len();
+    let meta = std::fs::metadata(path).map_err(read)?;
     let wrong = |why: String| Failure::Usage(format!("--fleet {}: {why}", path.display()));
-    if size > MAX_FILE {
+    if !meta.is_file() {
+        return Err(wrong("no regular file".into()));
+    }
+    if meta.len() > MAX_FILE {
+        let size = meta.len();
         return Err(wrong(format!("{size} bytes are too many for a list of devices, models and geometries")));
     }
     let text = std::fs::read_to_string(path).map_err(read)?;
     let mut file: File = toml::from_str(&text).map_err(|e| wrong(e.message().to_owned()))?;
+    // They are shown on terminals.
+    if let Some(row) = file.device.iter().find(|row| row.name.chars().any(char::is_control)) {
+        return Err(wrong(format!("device {:?}: expected a name without control characters", row.name)));
+    }
     if file.geometry.is_empty() {
         file.geometry.push(GeometryRow::default());
     }

@@ -1,5 +1,6 @@
 //! Flags of another engine's price: which engine, and how it is built and started.
 
+use super::Failure;
 use crate::geometry::{Geometry, Images};
 use crate::peers::llama_cpp;
 use crate::peers::vllm::{self, MambaCache};
@@ -121,6 +122,38 @@ impl PeerArgs {
     /// The engine, where it is not ours.
     pub fn engine(&self) -> Option<Engine> {
         self.runtime.unwrap_or_default().0
+    }
+
+    /// Whether every flag that was given is one of the engine's: one that changes nothing is a misunderstanding.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`], naming the flag and whose it is.
+    pub fn check(&self) -> Result<(), Failure> {
+        use Engine::{LlamaCpp, Mlx, Vllm};
+        let of: [(&str, bool, &[Engine]); 12] = [
+            ("--cell-padding", self.cell_padding.is_some(), &[LlamaCpp]),
+            ("--kv-unified", self.kv_unified, &[LlamaCpp]),
+            ("--swa-full", self.swa_full, &[LlamaCpp]),
+            ("--no-flash-attention", self.no_flash_attention, &[LlamaCpp]),
+            ("--checkpoints", self.checkpoints.is_some(), &[LlamaCpp]),
+            ("--mla", self.mla.is_some(), &Engine::ALL),
+            ("--no-hybrid-kv", self.no_hybrid_kv, &[Vllm]),
+            ("--block-size", self.block_size.is_some(), &[Vllm]),
+            ("--mamba-cache", self.mamba_cache.is_some(), &[Vllm]),
+            ("--kv-fp8", self.kv_fp8, &[Vllm]),
+            ("--gpu-memory-utilization", self.gpu_memory_utilization.is_some(), &[Vllm]),
+            ("--kv-bits", self.kv_bits.is_some(), &[Mlx]),
+        ];
+        for (flag, given, engines) in of {
+            if given && !self.engine().is_some_and(|engine| engines.contains(&engine)) {
+                let names: Vec<&str> = engines.iter().map(|engine| engine.name()).collect();
+                return Err(Failure::Usage(format!("{flag} is for --runtime {}", names.join(", "))));
+            }
+        }
+        match self.kv_bits {
+            None | Some(4 | 8) => Ok(()),
+            Some(bits) => Err(Failure::Usage(format!("--kv-bits: expected 4 or 8, got {bits}"))),
+        }
     }
 
     /// The geometry with the engine's own step where nobody asked for one.

@@ -17,7 +17,7 @@ const MOST: u32 = 1 << 16;
 /// The document of an engine's price: the same fields as ours, by its rules. What the engine does not start with is a
 /// refusal in the document. The profile's limits of buffers and bindings are not asked.
 pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Report {
-    let Question { checkpoint, model, geometry, profile, budget, overhead } = *question;
+    let Question { checkpoint, model, geometry, profile, budget, overhead, .. } = *question;
     let share = if engine == Engine::Vllm { options.vllm.utilization.clamp(0.0, 1.0) } else { 1.0 };
     let asker = Asker { engine, model, options, budget, share, overhead: overhead.bytes };
     let priced = price(engine, model, geometry, options);

@@ -229,7 +229,8 @@ impl Checkpoint {
     fn new(source: Source, name: String, path: &Path, config: Option<Value>) -> Self {
         Checkpoint {
             source,
-            name,
+            // It is shown on terminals: what would move the cursor there is not part of it.
+            name: name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(256).collect(),
             path: path.to_owned(),
             side: if source == Source::Gguf { SideFiles::None } else { SideFiles::of(path) },
             config,

@@ -23,7 +23,10 @@ impl Cache {
 
     /// A kept file.
     pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
-        if self.fresh { None } else { std::fs::read(self.folder.as_ref()?.join(key)).ok() }
+        let path = self.folder.as_ref().filter(|_| !self.fresh)?.join(key);
+        // Nothing else ends by itself.
+        let is_file = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
+        if is_file { std::fs::read(path).ok() } else { None }
     }
 
     /// Keeps a file, whole or not at all. A cache that cannot be written is none.

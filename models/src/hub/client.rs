@@ -227,6 +227,10 @@ fn broken(error: ureq::Error) -> Fault {
             Fault::last(HubReason::Connection, "no host of that name, or no network")
         }
         ureq::Error::Timeout(_) | ureq::Error::BodyStalled => Fault::passing(HubReason::Timeout, detail),
+        // Nobody listens there.
+        ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            Fault::last(HubReason::Connection, detail)
+        }
         ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
             Fault::passing(HubReason::Timeout, detail)
         }

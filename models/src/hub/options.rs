@@ -4,6 +4,7 @@ use super::HubReason;
 use crate::error::ModelError;
 use std::path::PathBuf;
 use std::time::Duration;
+use ureq::http::Uri;
 
 /// The hub when nothing else is said.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -122,7 +123,11 @@ impl HubOptions {
         let rest = self.endpoint.strip_prefix("https://").or_else(|| self.endpoint.strip_prefix("http://"));
         let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '@' | '?' | '#');
         match rest {
-            Some(rest) if !rest.is_empty() && rest.chars().all(plain) => Ok(()),
+            Some(rest)
+                if !rest.is_empty() && rest.chars().all(plain) && self.endpoint.parse::<Uri>().is_ok() =>
+            {
+                Ok(())
+            }
             _ => Err(wrong("HF_ENDPOINT", "expected http://host or https://host, without a user or a query")),
         }
     }
@@ -172,6 +177,8 @@ mod tests {
             ("HF_ENDPOINT", "ftp://x"),
             ("HF_ENDPOINT", "https://"),
             ("HF_ENDPOINT", "https://user@host"),
+            ("HF_ENDPOINT", "http://host:99999"),
+            ("HF_ENDPOINT", "http://[::1"),
             ("HF_HUB_DOWNLOAD_TIMEOUT", "0"),
             ("HF_HUB_DOWNLOAD_TIMEOUT", "soon"),
             ("HF_TOKEN", "a\r\nHost: b"),

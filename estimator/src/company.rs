@@ -1,0 +1,72 @@
+//! What a geometry takes beside its plan, and what its load must keep to: companions on the device grow with the context
+//! and the slots as the model does, and a device must hold what a load holds for a while.
+
+use crate::error::PlanError;
+use crate::geometry::Geometry;
+use crate::others::{Other, Role};
+use crate::pricer::{Price, Pricer};
+use plimsoll_kernels::Profile;
+use plimsoll_models::Model;
+
+/// Memory that a load must not exceed while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadRoom {
+    /// For the plan with its staging.
+    pub device: Option<u64>,
+    /// For those with the host's share, where memory is one pool.
+    pub unified: Option<u64>,
+}
+
+/// The companions of a model.
+#[derive(Debug)]
+pub struct Company<'a> {
+    models: Vec<(Role, Pricer<'a>)>,
+    /// The model, where layers of its own draft.
+    drafts: Option<&'a Model>,
+    /// Bytes there are for everybody; `None` where nothing is known.
+    pub ceiling: Option<u64>,
+    /// What a load must keep to.
+    pub load: LoadRoom,
+}
+
+impl<'a> Company<'a> {
+    /// Models on the same device, and the layers of `model` that draft where it has any and they are to be counted.
+    pub fn new(models: &'a [(Role, Model)], drafts: Option<&'a Model>, profile: &'a Profile) -> Self {
+        let models = models.iter().map(|(role, model)| (*role, Pricer::new(model, profile))).collect();
+        Self { models, drafts, ceiling: None, load: LoadRoom::default() }
+    }
+
+    /// The same, where a load must keep to this.
+    #[must_use]
+    pub fn loading(self, load: LoadRoom) -> Self {
+        Self { load, ..self }
+    }
+
+    /// Each of them as it would be with this geometry.
+    ///
+    /// # Errors
+    /// As [`Pricer::price`].
+    pub fn with(&self, geometry: &Geometry) -> Result<Vec<Other>, PlanError> {
+        let mut all = Vec::with_capacity(self.models.len() + 1);
+        if let Some(model) = self.drafts {
+            all.extend(Other::draft_layers(model, geometry)?);
+        }
+        for (role, pricer) in &self.models {
+            all.push(Other::model(pricer, *role, geometry)?);
+        }
+        Ok(all)
+    }
+
+    /// Bytes of all of them with this geometry; `None` where one of them cannot be with it.
+    pub fn taken(&self, geometry: &Geometry) -> Option<u64> {
+        let all = self.with(geometry).ok()?;
+        Some(all.iter().map(|other| other.total).fold(0, u64::saturating_add))
+    }
+
+    /// Whether a device can load a plan of this price beside so many bytes of others.
+    pub(crate) fn loads(&self, price: &Price, taken: u64) -> bool {
+        let peak = price.total().saturating_add(price.staging).saturating_add(taken);
+        let all = peak.saturating_add(price.bytes.load_host);
+        self.load.device.is_none_or(|room| peak <= room) && self.load.unified.is_none_or(|room| all <= room)
+    }
+}
