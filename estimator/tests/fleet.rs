@@ -82,7 +82,12 @@ fn cells_say_what_single_estimates_say() {
         let single: Value = serde_json::from_slice(&run(&args).stdout).unwrap();
         assert_eq!(single["bytes"]["total"], cell["total"], "{cell}");
         assert_eq!(single["verdict"], cell["verdict"], "{cell}");
-        assert_eq!(single["largest"]["context"], cell["largest_context"], "{cell}");
+        let (alone, here) = (&single["largest"]["context"], &cell["largest_context"]);
+        match cell["device"].as_str().unwrap() {
+            // A ceiling is for the steady state; the memory of a device must hold the load, too.
+            "my own box" => assert!(here.as_u64() <= alone.as_u64(), "{cell}: {alone}"),
+            _ => assert_eq!(here, alone, "{cell}"),
+        }
     }
     let table = run(&["--fleet", &path]);
     let table = String::from_utf8(table.stdout).unwrap();

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll-estimate", version, max_term_width = 110)]
 struct Cli {
-    /// A .gguf or .safetensors file, a directory with config.json, a bare config.json, or hf:owner/name[:file][@revision]
+    /// A .gguf or .safetensors file, a directory with config.json, a bare config.json, or hf:owner/name (with :file and
+    /// @revision where they matter)
     #[arg(value_name = "MODEL", required_unless_present_any = ["list_devices", "fleet"])]
     model: Option<PathBuf>,
     #[command(flatten)]

@@ -124,13 +124,22 @@ impl HubOptions {
         let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '@' | '?' | '#');
         match rest {
             Some(rest)
-                if !rest.is_empty() && rest.chars().all(plain) && self.endpoint.parse::<Uri>().is_ok() =>
+                if !rest.is_empty()
+                    && rest.chars().all(plain)
+                    && self.endpoint.parse().is_ok_and(|uri| has_port(&uri)) =>
             {
                 Ok(())
             }
             _ => Err(wrong("HF_ENDPOINT", "expected http://host or https://host, without a user or a query")),
         }
     }
+}
+
+/// Whether the port is one, where one is named.
+fn has_port(uri: &Uri) -> bool {
+    let Some(authority) = uri.authority() else { return false };
+    let after = authority.as_str().rsplit(']').next().unwrap_or_default();
+    authority.port_u16().is_some() || !after.contains(':')
 }
 
 fn wrong(variable: &str, detail: &str) -> ModelError {

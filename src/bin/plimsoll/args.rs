@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// Which model.
 #[derive(Debug, Args)]
 pub struct ModelArg {
-    /// A .gguf or .safetensors file, a directory with config.json, a bare config.json or hf:owner/name[:file][@revision]
-    /// (estimates only) [default: the bundled demo model, plimsoll-demo]
+    /// A .gguf or .safetensors file, a directory with config.json, a bare config.json or hf:owner/name with :file and
+    /// @revision where they matter (estimates only) [default: the bundled demo model, plimsoll-demo]
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 }
