@@ -195,6 +195,11 @@ impl<'a> Pricer<'a> {
         Placed::least(self.model, geometry, self.profile, prepared).ok()
     }
 
+    /// The most tokens of a step and the most logit rows that any geometry may have.
+    pub(crate) fn most_rows(&self) -> (u32, u32) {
+        self.prepared.as_ref().map_or((0, 0), |prepared| prepared.most_rows)
+    }
+
     /// The price: found again, where the same geometry has been priced to its end.
     fn priced(&self, geometry: &Geometry, most: u64) -> Result<Price, Stop> {
         let memo = self.memo();
