@@ -4,11 +4,14 @@
 mod attention;
 mod bind;
 mod experts;
+mod family;
 mod recurrent;
 mod summary;
 mod tables;
+mod work;
 
-pub(crate) use experts::Family;
+use bind::Draft;
+pub(crate) use family::Family;
 pub(crate) use summary::{Cuts, Named, Part, Summary};
 pub(crate) use tables::Tables;
 
@@ -62,19 +65,6 @@ enum Operand {
 
 /// Bytes, and first and last op, of a scratch.
 pub(crate) type Scratch = (u64, u32, u32);
-
-/// A dispatch before the arena is packed.
-struct Draft<'a> {
-    label: Cow<'a, str>,
-    /// What follows the label.
-    suffix: &'static str,
-    when: When,
-    call: Call,
-    operands: Vec<Operand>,
-    ranged: bool,
-    /// The dispatches that this one stands for, where only their sum is asked for.
-    family: Option<Family>,
-}
 
 /// Lowers one program.
 pub(crate) struct Lowering<'a> {
@@ -398,9 +388,8 @@ impl<'a> Lowering<'a> {
         call: Call,
         operands: Vec<Operand>,
     ) {
-        let draft =
-            Draft { label: label.into(), suffix, when, call, operands, ranged: false, family: None };
-        self.drafts.push(draft);
+        let label = label.into();
+        self.drafts.push(Draft { label, suffix, when, call, operands, ranged: false, family: None });
     }
 
     fn scratch(&mut self, bytes: u64) -> usize {

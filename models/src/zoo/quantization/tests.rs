@@ -131,3 +131,20 @@ fn what_has_no_kernels_is_refused_and_what_contradicts_itself_too() {
         assert!(matches!(error, ModelError::Field { .. }), "{block}: {error}");
     }
 }
+
+#[test]
+fn names_tell_experts_apart_only_below_their_stack() {
+    let entry = json!({"group_size": 64, "bits": 8});
+    let block = |name: &str| json!({"group_size": 16, "bits": 4, "mode": "nvfp4", name: entry.clone()});
+    let (one, other) = ("l.3.experts.0.up", "l.3.experts.1.up");
+    for (name, apart) in [
+        ("l.3.experts.7.up", true),
+        ("l.3.experts.12", true),
+        ("l.3.experts", false),
+        ("l.3.experts.all", false),
+        ("l.4.experts.1.up", false),
+        ("l.3", false),
+    ] {
+        assert_eq!(of(block(name)).tells_apart(one, other), apart, "{name}");
+    }
+}
