@@ -20,6 +20,7 @@ use crate::geometry::Geometry;
 use crate::groups::{pieces, stacks};
 use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, VectorPlace, View, WeightGroup, When};
 use crate::prepare::Prepared;
+use family::Steps;
 use plimsoll_kernels::ops::{
     activate, add, clamped_gate, embed, gate, linear, multiply, rms_norm, scale, select_rows, softcap, top_k,
 };
@@ -28,6 +29,7 @@ use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Tokens up to which a program is for decoding: matrices are read once for at most this many vectors.
 pub(crate) const NARROW: u32 = 8;
@@ -81,6 +83,8 @@ pub(crate) struct Lowering<'a> {
     /// Whether an op like the one at hand but for where its vectors stand has been lowered: of its dispatches only those
     /// that say where are asked for, and its scratch.
     vectors_only: bool,
+    /// Of families of experts, by the rows of an expert and whether there is a bias.
+    steps: FxHashMap<(u32, bool), Arc<Steps>>,
     /// Whether a draft may stand for many dispatches: a sum is asked for and not a program.
     summed: bool,
 }
@@ -112,6 +116,7 @@ impl<'a> Lowering<'a> {
             sorted: FxHashMap::default(),
             vectors,
             vectors_only: false,
+            steps: FxHashMap::default(),
             summed: false,
             op: 0,
         }

@@ -1,11 +1,13 @@
 //! Mixture of experts, lowered: the router, the sorted table where there are many tokens, the products by shards of the
 //! stack, and the weighted sum.
 
+use super::family::Steps;
 use super::{Draft, Family, Lowering, NARROW, Operand};
 use crate::error::PlanError;
 use crate::plan::When;
 use plimsoll_kernels::ops::{combine, expert_sort, experts, route};
 use plimsoll_models::graph::{self, MatrixId, Rows, TensorId, VectorId};
+use std::sync::Arc;
 
 /// What follows the label of a dispatch that sorts.
 pub(super) const SORT: &str = ".sort";
@@ -138,7 +140,14 @@ impl<'a> Lowering<'a> {
                     let args = experts::Args { first_expert, first_row, ..args.clone() };
                     experts::plan_as(&call, &args).params
                 };
-                let family = self.summed.then(|| Family::of(words, args.first_expert, args.first_row));
+                // The steps follow the rows of an expert, and whether there is a bias.
+                let family = self.summed.then(|| {
+                    let steps = self.steps.entry((n, bias.is_some()));
+                    let steps = steps.or_insert_with(|| Arc::new(Steps::of(&words))).clone();
+                    let here = (args.first_expert, args.first_row);
+                    let base = if here == (0, 0) { call.params.clone() } else { words(0, 0) };
+                    Family::of(base, steps, here.0, here.1)
+                });
                 self.push(label, "", When::Always, call, operands);
                 if let Some(draft) = self.drafts.last_mut() {
                     draft.family = family;

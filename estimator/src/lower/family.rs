@@ -1,28 +1,41 @@
 //! Dispatches that differ in nothing but where they begin: a stack of experts is a thousand of them, and the states of
 //! many slots are dozens. Where only their sum is asked for, one draft stands for all.
 
+use std::sync::Arc;
+
 /// Such dispatches: each of some experts (or none) with each of some rows (or slots). The parameters of one are
 /// `base + expert · by_expert + row · by_row`, word by word, modulo 2³².
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Family {
     /// Those of a dispatch that begins at the first row of the first expert.
     pub base: Vec<u32>,
-    by_expert: Vec<u32>,
-    by_row: Vec<u32>,
+    steps: Arc<Steps>,
     /// Each of these experts is begun with
     pub experts: Vec<u32>,
     /// at each of these rows.
     pub rows: Vec<u32>,
 }
 
-impl Family {
-    /// The family of a dispatch that begins here, with no other in it; `words` are the parameters of one that begins
-    /// there.
-    pub fn of(words: impl Fn(u32, u32) -> Vec<u32>, expert: u32, row: u32) -> Self {
+/// What the parameters of the next expert and of the next row are more.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Steps {
+    by_expert: Vec<u32>,
+    by_row: Vec<u32>,
+}
+
+impl Steps {
+    /// Between the parameters `words` of dispatches that begin there.
+    pub fn of(words: impl Fn(u32, u32) -> Vec<u32>) -> Self {
         let base = words(0, 0);
         let by = |words: Vec<u32>| words.iter().zip(&base).map(|(a, b)| a.wrapping_sub(*b)).collect();
-        let (by_expert, by_row) = (by(words(1, 0)), by(words(0, 1)));
-        Self { base, by_expert, by_row, experts: vec![expert], rows: vec![row] }
+        Self { by_expert: by(words(1, 0)), by_row: by(words(0, 1)) }
+    }
+}
+
+impl Family {
+    /// The family of a dispatch that begins here, with no other in it.
+    pub fn of(base: Vec<u32>, steps: Arc<Steps>, expert: u32, row: u32) -> Self {
+        Self { base, steps, experts: vec![expert], rows: vec![row] }
     }
 
     /// Takes one more. What a shard begins with its first row follows with all of them.
@@ -41,7 +54,8 @@ impl Family {
 
     /// Whether these are the parameters of one of them.
     pub fn holds(&self, words: &[u32]) -> bool {
-        let steps = || self.base.iter().zip(self.by_expert.iter().zip(&self.by_row));
+        let Steps { by_expert, by_row } = &*self.steps;
+        let steps = || self.base.iter().zip(by_expert.iter().zip(by_row));
         let fixed = steps().zip(words).all(|((base, steps), word)| steps != (&0, &0) || base == word);
         if self.base.len() != words.len() || !fixed {
             return false;
@@ -62,7 +76,7 @@ mod tests {
     #[test]
     fn a_family_holds_what_it_stands_for() {
         let words = |expert: u32, row: u32| vec![7, row, u32::MAX.wrapping_add(expert * 64), expert];
-        let mut family = Family::of(words, 4, 0);
+        let mut family = Family::of(words(0, 0), Arc::new(Steps::of(words)), 4, 0);
         for (expert, row) in [(4, 32), (8, 0), (8, 32)] {
             family.push(expert, row);
         }

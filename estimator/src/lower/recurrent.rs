@@ -1,5 +1,6 @@
 //! Recurrent layers, lowered: convolution and tail, state space, gated norm; a dispatch for each binding of the pool.
 
+use super::family::Steps;
 use super::{Family, Lowering, Operand, Shared};
 use crate::error::PlanError;
 use crate::plan::{RecurrentLayer, RecurrentSegment, When};
@@ -7,6 +8,7 @@ use plimsoll_kernels::ops::{conv, delta, gated_norm, ssd};
 use plimsoll_kernels::step::TileTable;
 use plimsoll_models::graph::{self, StateId, TensorId, VectorId};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Segments from which on one stands for the others.
 const MANY: usize = 4;
@@ -61,7 +63,7 @@ impl<'a> Lowering<'a> {
             let at = |_: u32, row: u32| {
                 if row == 0 { here.get(i) } else { next.get(i) }.cloned().unwrap_or_default()
             };
-            draft.family = Some(Family::of(at, 0, first));
+            draft.family = Some(Family::of(at(0, 0), Arc::new(Steps::of(at)), 0, first));
         }
         Made { slots, drafts: begun..self.drafts.len(), scratch }
     }

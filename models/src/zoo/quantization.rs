@@ -171,13 +171,18 @@ impl Quantization {
     /// glob without digits never does: it takes a number by a `*`, and that takes any. A name does that goes on with a
     /// number where the two part.
     pub(super) fn tells_apart(&self, one: &str, other: &str) -> bool {
-        let tells = |pattern: &Pattern| match pattern {
-            Pattern::Linear => false,
-            Pattern::Glob(glob) => glob.bytes().any(|b| b.is_ascii_digit()),
-            Pattern::Regex(_) => true,
-        };
         let same = one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
         let stem = one.get(..same).unwrap_or_default();
+        let is_number = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+        let has_digits = |glob: &str| glob.bytes().any(|b| b.is_ascii_digit());
+        let tells = |pattern: &Pattern| match pattern {
+            Pattern::Linear => false,
+            Pattern::Glob(glob) => glob.split_once('*').map_or_else(
+                || glob.strip_prefix(stem).is_some_and(is_number),
+                |(begin, _)| (begin.starts_with(stem) || stem.starts_with(begin)) && has_digits(glob),
+            ),
+            Pattern::Regex(_) => true,
+        };
         let (from, to) = (format!("{stem}0"), format!("{stem}:"));
         self.named.range(from..to).next().is_some()
             || self.ignored.iter().chain(self.rules.iter().map(|(p, _)| p)).any(tells)

@@ -148,3 +148,22 @@ fn names_tell_experts_apart_only_below_their_stack() {
         assert_eq!(of(block(name)).tells_apart(one, other), apart, "{name}");
     }
 }
+
+#[test]
+fn globs_tell_experts_apart_only_where_they_can_match() {
+    let (one, other) = ("l.3.experts.0.up", "l.3.experts.1.up");
+    for (glob, apart) in [
+        ("l.3.experts.7", true),
+        ("l.3.experts.1*", true),
+        ("*.1.up", true),
+        ("l.*.1.up", true),
+        ("l.3.experts", false),
+        ("l.3.self_attn", false),
+        ("mtp.layers.0*", false),
+        ("l.*.up", false),
+    ] {
+        let ignored = vec![Pattern::Glob(glob.into())];
+        let quantization = Quantization { ignored, ..Quantization::default() };
+        assert_eq!(quantization.tells_apart(one, other), apart, "{glob}");
+    }
+}
