@@ -218,6 +218,11 @@ pub fn run(
     let begun = Instant::now();
     let policy = args.limits.policy()?;
     args.peer.check()?;
+    if let (Some(both), Some(k), Some(v)) = (args.geometry.kv, args.kv_k, args.kv_v)
+        && (k, v) != (both, both)
+    {
+        return Err(Failure::Usage("--kv: --kv-k and --kv-v say otherwise of both".into()));
+    }
     if let (Some(page), Some(path)) = (&args.html, path)
         && page.canonicalize().is_ok_and(|page| path.canonicalize().is_ok_and(|path| path == page))
     {
