@@ -21,7 +21,7 @@ pub fn table_of(account: &Value) -> String {
     let bytes = |of: &Value, name: &str| of[name].as_u64();
     let digits = |bytes: Option<u64>| bytes.map_or("none".to_owned(), grouped);
     let text = |of: &Value, name: &str| of[name].as_str().unwrap_or("unknown").to_owned();
-    let list = |name: &str| account[name].as_array().into_iter().flatten();
+    let list = |name: &str| account[name].as_array().map_or(&[][..], Vec::as_slice).iter();
     let figure = |figure: &Value| match bytes(figure, "bytes") {
         known @ Some(_) => format!("{} by {}", amount(known), text(figure, "source")),
         None => "unknown".to_owned(),

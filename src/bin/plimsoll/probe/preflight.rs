@@ -170,7 +170,7 @@ mod tests {
             swap_total: Some(gib(swap)),
         };
         let floor = Floor::default();
-        let states = |memory: HostMemory, resident, address_space, model| {
+        let states = |memory: HostMemory, resident, address_space: Option<u64>, model| {
             let largest = vec![Process { pid: 7, name: "other".into(), resident: gib(resident) }];
             let group = address_space.map(|limit| Group { limit, available: limit, file: "/limit".into() });
             let machine = Machine { memory, largest, address_space, group, model };
