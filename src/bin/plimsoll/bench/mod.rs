@@ -1,6 +1,7 @@
 //! `plimsoll bench`: prefill and decode rates, as the engine runs them for a user; settings compared in turn.
 
 mod arms;
+mod profile;
 mod report;
 mod requests;
 mod stats;
@@ -52,6 +53,8 @@ pub struct Args {
     #[arg(long, value_name = "SETTING=VALUE,…", value_parser = sweep::parse, conflicts_with = "lengths")]
     pub sweep: Option<sweep::Sweep>,
     #[command(flatten)]
+    pub profile: profile::ProfileArgs,
+    #[command(flatten)]
     pub geometry: GeometryArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -80,6 +83,9 @@ pub fn tokens(flag: &str, prompt: u32, new: u32) -> Result<u32, Failure> {
 pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(lengths) = &args.lengths {
         return lengths::run(args, lengths);
+    }
+    if args.profile.profile {
+        return profile::run(args);
     }
     if args.sweep.is_some() || args.requests.is_some() {
         return arms::run(args);
