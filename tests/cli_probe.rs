@@ -271,7 +271,11 @@ fn a_log_that_is_none_is_not_written_to() {
     let whole = std::fs::read(&log).unwrap();
     for kept in [1, 9, 40, whole.len() / 2, whole.len() - 1] {
         let mut cut = whole[..kept].to_vec();
-        cut.extend(b"\n{\"schema\":2,\"key\":1}\n{\"schema\":1,\"key\":{},\"event\":{\"begun\":{\"context\":64}}}\n\0\xff\n");
+        if kept > 9 {
+            let foreign = json!({"schema": 1, "key": {}, "event": {"begun": {"context": 64}}});
+            cut.extend(format!("\n{{\"schema\":2,\"key\":1}}\n{foreign}\n\0\n").bytes());
+            cut.extend([0xff, 0xfe]);
+        }
         std::fs::write(&log, cut).unwrap();
         assert_eq!(contexts(&good(&small)["runs"][0]), [64], "{kept}");
         let again = good(&small);

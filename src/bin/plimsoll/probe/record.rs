@@ -233,7 +233,10 @@ impl Log {
             output::note(format_args!("plimsoll: {}: {lines} cannot be read, left out", path.display()));
         }
         let mut file = File::options().append(true).create(true).open(path).map_err(failed)?;
-        if held.last().is_some_and(|&last| last != b'\n') {
+        if held.len() < BEGINS.len() {
+            // Nothing, or less than a line's beginning, by which the file would not be known again.
+            file.set_len(0).map_err(failed)?;
+        } else if held.last().is_some_and(|&last| last != b'\n') {
             // The next entry must not become the end of one that was cut off.
             file.write_all(b"\n").map_err(failed)?;
         }
