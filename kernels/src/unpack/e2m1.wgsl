@@ -12,7 +12,10 @@ fn e2m1_bytes(codes: u32) -> u32 {
     return (magnitude ^ (negative * 0xFFu)) + negative;
 }
 
-fn quants_of(row: u32, octs: u32, oct: u32) -> Oct {
-    let q = w[row + oct];
+fn nibbles_oct(q: u32) -> Oct {
     return Oct(from_signed(e2m1_bytes(q)), from_signed(e2m1_bytes(q >> 4u)));
+}
+
+fn quants_of(row: u32, octs: u32, oct: u32) -> Oct {
+    return nibbles_oct(word_at(row + oct));
 }
