@@ -11,7 +11,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use plimsoll_kernels::ops::{attention, attention_merge, rms_norm, rope_kv, top_k};
 use plimsoll_kernels::{Call, KvFormat, Profile, StepLayout, StepShape, Unit};
 use plimsoll_runtime::lone::{Ceilings, Data, LoneKernel, Options};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use steps::{Built, Case, Noise, run, shape, step_words};
 
 struct Bench {
@@ -54,9 +54,12 @@ impl Bench {
             let Work { call, step, operands, step_shape, range, .. } = work;
             self.device.time(call, step, operands, step_shape, *range, (rounds, reps)).unwrap()
         };
+        let start = Instant::now();
+        time(1, 1);
+        let first = start.elapsed();
         let best = time(5, 3).as_secs_f64();
         println!(
-            "{name}: {} {:.1} us, {:.2} GB/s ({:.0} % of reading), {:.2} GFLOP/s ({:.0} % of multiply-adds)",
+            "{name}: {} made in {first:.0?}, {:.1} us, {:.2} GB/s ({:.0} % of reading), {:.2} GFLOP/s ({:.0} % of multiply-adds)",
             work.call.kernel.name(),
             best * 1e6,
             bytes as f64 / best / 1e9,
