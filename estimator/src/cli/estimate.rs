@@ -16,7 +16,7 @@ use crate::policy::CacheLimit;
 use crate::pricer::Pricer;
 use crate::report::{Question, RefusalPart, Report};
 use crate::roofline::ceilings;
-use crate::verdict::{Lasts, Overhead, Verdict};
+use crate::verdict::{Lasts, Overhead};
 use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model, ModelError};
@@ -268,21 +268,15 @@ pub fn run(
         overhead: Overhead::default(),
         company: Some(&company),
     };
-    let (mut report, verdict) = match args.peer.engine() {
-        Some(engine) => {
-            let options = args.peer.options(args.limits.max_allocation);
-            (peers::report(&question, engine, &options), None)
-        }
-        None if device.is_none() => (Report::priced(&question)?, None),
-        None => {
-            let (report, verdict) = Report::new(&question)?;
-            (report, Some(verdict))
-        }
+    let pricer = Pricer::new(&model, &profile);
+    let mut report = match args.peer.engine() {
+        Some(engine) => peers::report(&question, engine, &args.peer.options(args.limits.max_allocation)),
+        None => Report::priced(&pricer, &question)?,
     };
-    if let (Some((device, _)), Some(Verdict::Admitted(admitted))) = (device, &verdict) {
-        let plan = admitted.plan();
-        report.ceilings = Some(ceilings(plan, device));
-        report.checks = device.checks(plan, others.taken());
+    if let (Some((device, _)), None, None) = (device, args.peer.engine(), &report.refusal) {
+        let price = pricer.price(&geometry)?;
+        report.ceilings = Some(ceilings(&pricer, &geometry, device)?);
+        report.checks = device.checks(&price, others.taken());
         // What fits once it is there must also fit while it comes.
         if let Some(broken) = report.checks.iter().find(|c| !c.ok) {
             let (name, need, have) = (broken.what.clone(), broken.need, broken.have);
