@@ -9,7 +9,7 @@ mod steps;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use plimsoll_kernels::ops::{attention, attention_merge, rms_norm, rope_kv, top_k};
-use plimsoll_kernels::{Call, KvFormat, StepLayout, StepShape, Unit};
+use plimsoll_kernels::{Call, KvFormat, Profile, StepLayout, StepShape, Unit};
 use plimsoll_runtime::lone::{Ceilings, Data, LoneKernel, Options};
 use std::time::Duration;
 use steps::{Built, Case, Noise, run, shape, step_words};
@@ -44,6 +44,10 @@ impl Bench {
     }
 
     fn measure(&self, c: &mut Criterion, name: &str, work: &Work) {
+        // Criterion filters what it measures itself, which the line below is not.
+        if std::env::args().skip(1).any(|arg| !arg.starts_with('-') && !name.contains(&arg)) {
+            return;
+        }
         let rows = work.call.rows.of(work.step_shape);
         let (bytes, flops) = (work.call.cost.bytes(rows, work.kv), work.call.cost.flops(rows, work.kv));
         let time = |rounds, reps| {
@@ -87,22 +91,28 @@ fn attentions(bench: &Bench, c: &mut Criterion) {
                     };
                     let built = Built::new(&case, 1);
                     let args = built.args(0);
-                    let call = attention::plan(bench.device.profile(), &args);
                     let operands = [
                         Data::F32(built.qkv.clone()),
                         Data::U32(built.segment(&args)),
                         Data::Poison(built.out_words()),
                         Data::Poison(built.scratch_words()),
                     ];
-                    let work = Work {
-                        call: &call,
-                        step: &built.step,
-                        operands: &operands,
-                        step_shape: &built.step_shape,
-                        range: Some([0, u32::MAX, 0, 0]),
-                        kv: u64::from(first + tokens / 2),
-                    };
-                    bench.measure(c, &format!("attention_{name}_{format}_{kind}_{splits}"), &work);
+                    // The form with workgroup memory, where the adapter's own is another.
+                    let own = bench.device.profile();
+                    let plain = Profile { subgroups: false, ..own.clone() };
+                    let calls = [own, &plain].map(|profile| attention::plan(profile, &args));
+                    let forms = if calls[0].kernel == calls[1].kernel { 1 } else { 2 };
+                    for (call, form) in calls.iter().zip(["", "_shared"]).take(forms) {
+                        let work = Work {
+                            call,
+                            step: &built.step,
+                            operands: &operands,
+                            step_shape: &built.step_shape,
+                            range: Some([0, u32::MAX, 0, 0]),
+                            kv: u64::from(first + tokens / 2),
+                        };
+                        bench.measure(c, &format!("attention_{name}_{format}_{kind}_{splits}{form}"), &work);
+                    }
                 }
             }
         }

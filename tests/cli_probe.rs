@@ -42,6 +42,14 @@ fn a_dry_run_and_the_preflight_load_nothing() {
     assert_eq!(steps.iter().map(|s| s["context"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 128, 160]);
     assert!(steps.is_sorted_by(|a, b| a["planned"].as_u64() < b["planned"].as_u64()), "{steps:?}");
     assert!(dry.get("runs").is_none());
+    // The account of a step is a table.
+    let args = ["probe", &golden(), "--chunk", "32", "--step", "64", "--max", "64", "--pause", "0", "-v"];
+    let shown = run(&args);
+    assert_eq!(code(&shown), 0, "{}", stderr(&shown));
+    for wanted in ["term", "weights", "as planned", "process   resident", "driver    reserved"] {
+        assert!(stderr(&shown).contains(wanted), "{wanted}: {}", stderr(&shown));
+    }
+    assert!(!stderr(&shown).contains('{'), "{}", stderr(&shown));
 
     let preflight = run(&["probe", "--preflight", "--json"]);
     assert_eq!(code(&preflight), 0, "{}", stderr(&preflight));
@@ -189,6 +197,17 @@ fn a_probe_goes_on_from_its_log() {
     assert_eq!(other["runs"][0]["resumed"], 0);
     let other = good(&["--max", "64", "--pause", "0", "--log", &log, "--memory", "1GiB"]);
     assert_eq!(other["runs"][0]["resumed"], 0);
+    // Nor is it the same where others are left more, by a flag or by the environment.
+    for (flag, variable) in [(Some("1MiB"), ""), (None, "1MiB"), (Some("1MiB"), "2MiB")] {
+        let reserve = flag.map_or(vec![], |bytes| vec!["--reserve", bytes]);
+        let mut command = plimsoll();
+        command.args(flags(&[&["--max", "64", "--pause", "0", "--log", &log][..], &reserve].concat()));
+        if !variable.is_empty() {
+            command.env("PLIMSOLL_RESERVE", variable);
+        }
+        let mut once = || document(&command.output().unwrap())["runs"][0]["resumed"].clone();
+        assert_eq!((once(), once()), (json!(0), json!(1)), "{flag:?} {variable}");
+    }
 }
 
 #[cfg(target_os = "linux")]

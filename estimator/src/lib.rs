@@ -22,6 +22,7 @@ pub mod images;
 mod kv;
 mod lower;
 mod marks;
+mod memo;
 pub mod others;
 pub mod peers;
 pub mod plan;

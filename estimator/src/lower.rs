@@ -8,6 +8,7 @@ mod recurrent;
 mod summary;
 mod tables;
 
+pub(crate) use experts::Family;
 pub(crate) use summary::{Cuts, Named, Part, Summary};
 pub(crate) use tables::Tables;
 
@@ -71,6 +72,8 @@ struct Draft<'a> {
     call: Call,
     operands: Vec<Operand>,
     ranged: bool,
+    /// The dispatches that this one stands for, where only their sum is asked for.
+    family: Option<Family>,
 }
 
 /// Lowers one program.
@@ -88,6 +91,8 @@ pub(crate) struct Lowering<'a> {
     /// Whether an op like the one at hand but for where its vectors stand has been lowered: of its dispatches only those
     /// that say where are asked for, and its scratch.
     vectors_only: bool,
+    /// Whether a draft may stand for many dispatches: a sum is asked for and not a program.
+    summed: bool,
 }
 
 impl<'a> Lowering<'a> {
@@ -117,6 +122,7 @@ impl<'a> Lowering<'a> {
             sorted: FxHashMap::default(),
             vectors,
             vectors_only: false,
+            summed: false,
             op: 0,
         }
     }
@@ -392,7 +398,9 @@ impl<'a> Lowering<'a> {
         call: Call,
         operands: Vec<Operand>,
     ) {
-        self.drafts.push(Draft { label: label.into(), suffix, when, call, operands, ranged: false });
+        let draft =
+            Draft { label: label.into(), suffix, when, call, operands, ranged: false, family: None };
+        self.drafts.push(draft);
     }
 
     fn scratch(&mut self, bytes: u64) -> usize {

@@ -28,6 +28,8 @@ pub(crate) struct Prepared {
     pub matrix_bytes: u64,
     /// Bytes of the longest row.
     pub longest_row: u64,
+    /// The most tokens of a step and the most logit rows whose tensors fit bindings and buffers: more are refused.
+    pub most_rows: (u32, u32),
     pub facts: Facts,
 }
 
@@ -43,8 +45,26 @@ impl Prepared {
         let (vector_places, vectors) = vectors::place(model, profile, &mut slabs)?;
         let facts = Facts::new(model, &groups, &vectors, &vector_places);
         let bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
-        Ok(Self { groups, vectors, vector_places, slabs, bytes, matrix_bytes, longest_row, facts })
+        let most_rows = most_rows(model, profile, &facts);
+        Ok(Self { groups, vectors, vector_places, slabs, bytes, matrix_bytes, longest_row, most_rows, facts })
     }
+}
+
+/// The most tokens and the most logit rows with which every tensor fits a binding and a buffer.
+fn most_rows(model: &Model, profile: &Profile, facts: &Facts) -> (u32, u32) {
+    let limits = &profile.limits;
+    let have = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    let (mut token, mut row) = (1u64, 1u64);
+    for (tensor, alive) in model.graph.tensors.iter().zip(&facts.alive) {
+        let width = if alive.is_some() { u64::from(tensor.width) } else { 0 };
+        match tensor.rows {
+            Rows::Tokens => token = token.max(width),
+            Rows::Choices(top) => token = token.max(width.saturating_mul(top.into())),
+            Rows::LogitRows => row = row.max(width),
+        }
+    }
+    let rows = |width: u64| u32::try_from(have / width.saturating_mul(4)).unwrap_or(u32::MAX);
+    (rows(token), rows(row))
 }
 
 /// What a graph says of itself, whatever the step.

@@ -9,22 +9,16 @@ use crate::build::{Placed, Tail, largest_of_each, validate};
 use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::lower::{Cuts, Lowering, Named, Part, Scratch, Shared, Summary};
-use crate::marks::Marks;
+use crate::memo::{Known, Memo, read};
 use crate::plan::{KvPlan, LOAD_HOST, Segment};
 use crate::pool::Slab;
 use crate::prepare::Prepared;
 use crate::report::{Bytes, KvBytes, Largest};
 use crate::sound;
-use plimsoll_kernels::{Kernel, Profile};
+use plimsoll_kernels::Profile;
 use plimsoll_models::Model;
-use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, PoisonError, RwLock};
-
-/// Prices, parts and arenas that are kept; past that all are forgotten.
-const KEPT: usize = 1 << 14;
-/// Different parameters that are kept.
-const KEPT_WORDS: usize = 1 << 20;
 
 /// What a plan costs, without the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,58 +73,6 @@ pub struct Pricer<'a> {
     profile: &'a Profile,
     prepared: Result<Prepared, PlanError>,
     memo: RwLock<Arc<Memo>>,
-}
-
-/// What is kept. Each map has all that its values depend on in its keys.
-#[derive(Debug, Default)]
-struct Memo {
-    prices: RwLock<FxHashMap<Geometry, Result<Price, PlanError>>>,
-    words: RwLock<Words>,
-    parts: RwLock<FxHashMap<PartKey, Arc<Known>>>,
-    rooms: RwLock<FxHashMap<(u32, u32), Room>>,
-    arenas: RwLock<FxHashMap<ArenaKey, Arena>>,
-}
-
-/// Bytes of each buffer of an arena, or what does not fit.
-type Arena = Result<Arc<[u64]>, PlanError>;
-
-/// Numbers of parameters and pipelines, so that those of several programs are counted once without being compared.
-#[derive(Debug, Default)]
-struct Words {
-    params: FxHashMap<Vec<u32>, u32>,
-    kernels: FxHashMap<Kernel, u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct PartKey {
-    part: Part,
-    max_tokens: u32,
-    logit_rows: u32,
-    inputs: [u32; 8],
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct ArenaKey {
-    max_tokens: u32,
-    logit_rows: u32,
-    scratch: Vec<Scratch>,
-}
-
-/// Whether the tensors of a program fit their bindings, and the least that its arena takes.
-#[derive(Clone, Debug)]
-struct Room {
-    refused: Option<PlanError>,
-    peak: u64,
-}
-
-/// A [`Summary`] with numbers for its parameters and pipelines.
-#[derive(Debug)]
-struct Known {
-    params: Vec<u32>,
-    /// Parameters that might be those of a KV range too.
-    like_ranges: Vec<(u32, [u32; 4])>,
-    kernels: Vec<u32>,
-    sum: Summary,
 }
 
 /// Why there is no price.
@@ -193,6 +135,11 @@ impl<'a> Pricer<'a> {
     pub(crate) fn least(&self, geometry: &Geometry) -> Option<u64> {
         let prepared = self.prepared(geometry).ok()?;
         Placed::least(self.model, geometry, self.profile, prepared).ok()
+    }
+
+    /// The most tokens of a step and the most logit rows that any geometry may have.
+    pub(crate) fn most_rows(&self) -> (u32, u32) {
+        self.prepared.as_ref().map_or((0, 0), |prepared| prepared.most_rows)
     }
 
     /// The price: found again, where the same geometry has been priced to its end.
@@ -294,160 +241,6 @@ impl<'a> Pricer<'a> {
             return fresh;
         }
         memo
-    }
-}
-
-/// Reads under a lock. What is kept is never half written, so a thread that panicked has spoilt nothing.
-fn read<T, R>(lock: &RwLock<T>, read: impl FnOnce(&T) -> R) -> R {
-    read(&lock.read().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// The value of a key, made where nobody has yet.
-fn kept<K: std::hash::Hash + Eq, V: Clone>(
-    map: &RwLock<FxHashMap<K, V>>,
-    key: K,
-    make: impl FnOnce(&K) -> V,
-) -> V {
-    if let Some(found) = read(map, |map| map.get(&key).cloned()) {
-        return found;
-    }
-    let made = make(&key);
-    map.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(made).clone()
-}
-
-impl Memo {
-    fn is_full(&self) -> bool {
-        read(&self.parts, |p| p.len()) > KEPT
-            || read(&self.prices, |p| p.len()) > KEPT
-            || read(&self.arenas, |a| a.len()) > KEPT
-            || read(&self.rooms, |r| r.len()) > KEPT
-            || read(&self.words, |w| w.params.len()) > KEPT_WORDS
-    }
-
-    fn keep(&self, geometry: &Geometry, price: Result<Price, PlanError>) -> Result<Price, PlanError> {
-        let mut prices = self.prices.write().unwrap_or_else(PoisonError::into_inner);
-        prices.insert(geometry.clone(), price.clone());
-        price
-    }
-
-    fn room(&self, shared: &Shared<'_>, max_tokens: u32) -> Room {
-        let logit_rows = shared.geometry.logit_rows.min(max_tokens);
-        kept(&self.rooms, (max_tokens, logit_rows), |_| {
-            let (refused, peak) = Lowering::room(shared, max_tokens);
-            Room { refused, peak }
-        })
-    }
-
-    fn part(&self, shared: &Shared<'_>, part: Part, max_tokens: u32) -> Arc<Known> {
-        let (geometry, step) = (shared.geometry, shared.step);
-        let mut inputs = [0; 8];
-        let mut tokens = max_tokens;
-        let logit_rows = match part {
-            Part::Fixed => {
-                tokens = 0;
-                0
-            }
-            Part::Tokens => {
-                inputs[0] = step.ids;
-                0
-            }
-            Part::Rows => {
-                inputs[0] = step.rows;
-                geometry.logit_rows.min(max_tokens)
-            }
-            Part::Recurrent | Part::Attention => {
-                let table = (0..).zip(&step.tiles).find(|(_, t)| t.tokens == step.tokens);
-                let (index, tile) =
-                    table.map_or((u32::MAX, [0; 3]), |(index, t)| (index, [t.tokens, t.capacity, t.offset]));
-                let Geometry { slots, draft_depth, .. } = *geometry;
-                let [tokens, capacity, offset] = tile;
-                inputs =
-                    [slots, draft_depth, step.positions, step.token_slots, index, tokens, capacity, offset];
-                0
-            }
-        };
-        kept(&self.parts, PartKey { part, max_tokens: tokens, logit_rows, inputs }, |_| {
-            Arc::new(self.known(Lowering::summary(shared, part, max_tokens, None)))
-        })
-    }
-
-    fn arena(
-        &self,
-        shared: &Shared<'_>,
-        max_tokens: u32,
-        scratch: Vec<Scratch>,
-    ) -> Result<Arc<[u64]>, PlanError> {
-        let logit_rows = shared.geometry.logit_rows.min(max_tokens);
-        kept(&self.arenas, ArenaKey { max_tokens, logit_rows, scratch }, |key| {
-            Lowering::arena(shared, max_tokens, &key.scratch).map(Arc::from)
-        })
-    }
-
-    /// Gives the parameters and pipelines of a part their numbers.
-    fn known(&self, mut sum: Summary) -> Known {
-        let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
-        let (mut params, mut like_ranges, mut met) = (Vec::new(), Vec::new(), Marks::default());
-        words.params.reserve(sum.params.len());
-        for param in std::mem::take(&mut sum.params) {
-            let next = words.params.len() as u32;
-            let range = <[u32; 4]>::try_from(&param[..]).ok();
-            let id = *words.params.entry(param).or_insert(next);
-            match range {
-                Some(range) => like_ranges.push((id, range)),
-                None if met.mark(id) => params.push(id),
-                None => {}
-            }
-        }
-        let kernels = std::mem::take(&mut sum.kernels).into_iter().map(|kernel| {
-            let next = words.kernels.len() as u32;
-            *words.kernels.entry(kernel).or_insert(next)
-        });
-        let kernels = kernels.collect();
-        Known { params, like_ranges, kernels, sum }
-    }
-
-    /// Different parameters, those of the ranges with them, and different pipelines.
-    fn count(&self, programs: &[Arc<Known>], readers: &[Summary], cut: &crate::build::Cut) -> (u64, u32) {
-        let (mut params, mut kernels) = (Marks::default(), Marks::default());
-        for known in programs {
-            let more = known.like_ranges.iter().filter(|(_, words)| !cut.holds(*words));
-            for id in known.params.iter().copied().chain(more.map(|&(id, _)| id)) {
-                params.mark(id);
-            }
-            for &id in &known.kernels {
-                kernels.mark(id);
-            }
-        }
-        let mut fresh: FxHashSet<&[u32]> = FxHashSet::default();
-        let mut unseen: FxHashSet<&Kernel> = FxHashSet::default();
-        read(&self.words, |words| {
-            for sum in readers {
-                for param in &sum.params {
-                    match words.params.get(&param[..]) {
-                        _ if <[u32; 4]>::try_from(&param[..]).is_ok_and(|range| cut.holds(range)) => {}
-                        Some(&id) => {
-                            params.mark(id);
-                        }
-                        None => {
-                            fresh.insert(&param[..]);
-                        }
-                    }
-                }
-                for kernel in &sum.kernels {
-                    match words.kernels.get(kernel) {
-                        Some(&id) => {
-                            kernels.mark(id);
-                        }
-                        None => {
-                            unseen.insert(kernel);
-                        }
-                    }
-                }
-            }
-        });
-        // The ranges, and the one that covers any position.
-        let ranges = u64::from(cut.count) + 1;
-        (ranges + u64::from(params.count) + fresh.len() as u64, kernels.count + unseen.len() as u32)
     }
 }
 

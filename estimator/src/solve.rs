@@ -86,13 +86,16 @@ impl Solver<'_> {
 
     /// The most slots that fit, up to 4,096.
     pub fn largest_slots(&self, geometry: &Geometry) -> Option<Geometry> {
-        self.largest(MOST_SLOTS, Beside::at(self, geometry), |slots| with_slots(geometry, slots))
+        // A step has a token and a row of logits for every slot.
+        let (tokens, rows) = self.pricer.most_rows();
+        let most = MOST_SLOTS.min(tokens).min(rows);
+        self.largest(most, Beside::at(self, geometry), |slots| with_slots(geometry, slots))
     }
 
     /// The largest prefill chunk that fits, up to 65,536 and the context in whole pages: no step is longer than that.
     pub fn largest_chunk(&self, geometry: &Geometry) -> Option<Geometry> {
         let context = geometry.context.clamp(1, MAX_CONTEXT).next_multiple_of(PAGE);
-        let most = context.min(MOST_CHUNK);
+        let most = context.min(MOST_CHUNK).min(self.pricer.most_rows().0);
         // The arena grows with the tokens of a step.
         let beside = Beside::at(self, geometry).map(|b| b.growing(geometry.prefill_chunk));
         self.largest(most, beside, |prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() })
@@ -138,11 +141,13 @@ impl Solver<'_> {
     /// guesses are where those, with what the last prices had beside them, fill the budget; the others halve what is
     /// left.
     fn largest(&self, most: u32, beside: Option<Beside>, at: impl Fn(u32) -> Geometry) -> Option<Geometry> {
-        let budget = self.most()?;
+        // What is refused without a price is past any budget.
+        let budget = self.most()?.min(u64::MAX - 1);
         let least = |value: u32| self.least(&at(value)).unwrap_or(u64::MAX);
-        if least(1) > budget {
+        if most == 0 || least(1) > budget {
             return None;
         }
+        let most = allowed(most, least);
         if self.fits(&at(most)).is_some() {
             return Some(at(most));
         }
@@ -159,9 +164,8 @@ impl Solver<'_> {
             if high - low <= 1 {
                 break;
             }
-            // Without a budget only what is refused before it is priced stands on a line.
-            let on_line = if self.budget.is_some() { turn % 4 < 3 } else { turn == 0 };
-            let guess = if on_line {
+            // Without a budget nothing stands on a line.
+            let guess = if self.budget.is_some() && turn % 4 < 3 {
                 let bytes = |value: u32| least(value).saturating_add(beside.of_value(value));
                 fullest(low.max(1), high, budget, bytes).max(low + 1)
             } else {
@@ -180,6 +184,19 @@ impl Solver<'_> {
         }
         (low > 0).then(|| at(low))
     }
+}
+
+/// The largest value in `1..=most` that is not refused without a price; 1 is not.
+fn allowed(most: u32, least: impl Fn(u32) -> u64) -> u32 {
+    if least(most) < u64::MAX {
+        return most;
+    }
+    let (mut low, mut high) = (1, most);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if least(middle) < u64::MAX { low = middle } else { high = middle }
+    }
+    low
 }
 
 /// What prices have beside the [`Pricer::least`] of their geometries: the arena and the parameters. Two points of a line.

@@ -9,8 +9,10 @@
 //! instead of minutes for the blockwise kernels of GPUs. What is timed comes after that, at the first dispatch.
 
 mod ceilings;
+mod latencies;
+mod shapes;
 
-pub use ceilings::Ceilings;
+pub use ceilings::{CeilingReport, Ceilings, Tried};
 
 use crate::{Device, DeviceOptions, RuntimeError};
 use plimsoll_kernels::{Access, Call, Count, Kernel, Profile, StepShape};

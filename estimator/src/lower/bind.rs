@@ -35,7 +35,7 @@ impl Lowering<'_> {
         };
         let mut dispatches = Vec::new();
         for draft in self.drafts {
-            let Draft { label, suffix, when, call, operands, ranged } = draft;
+            let Draft { label, suffix, when, call, operands, ranged, .. } = draft;
             let label = format!("{label}{suffix}");
             let views: Vec<View> = operands
                 .iter()

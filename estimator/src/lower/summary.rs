@@ -4,7 +4,7 @@
 //! at. The ops are lowered by the same functions as those of a plan.
 
 use super::bind::Widest;
-use super::experts::SORT;
+use super::experts::{Family, SORT};
 use super::{Draft, Lowering, Scratch, Shared};
 use crate::alike::Class;
 use crate::error::PlanError;
@@ -35,6 +35,8 @@ pub(crate) enum Part {
 pub(crate) struct Summary {
     /// Parameters of the dispatches.
     pub params: Vec<Vec<u32>>,
+    /// Parameters of those that a draft stands for.
+    pub families: Vec<Family>,
     /// Pipelines, each once.
     pub kernels: Vec<Kernel>,
     /// Scratch, in the order of the ops.
@@ -126,7 +128,7 @@ impl<'a> Lowering<'a> {
     /// What a part of the program for steps of up to `max_tokens` adds.
     pub fn summary(shared: &Shared<'_>, part: Part, max_tokens: u32, cuts: Option<&Cuts>) -> Summary {
         let facts = &shared.prepared.facts;
-        let mut this = Lowering::new(shared, max_tokens);
+        let mut this = Lowering { summed: true, ..Lowering::new(shared, max_tokens) };
         let mut sum = Summary::default();
         let mut seen = AllSeen::default();
         let sound = facts.fault().map_or(shared.model.graph.ops.len(), |(at, _)| at);
@@ -204,7 +206,7 @@ impl<'a> Lowering<'a> {
         }
         seen.classes.extend(class);
         if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind)) {
-            sum.params.extend(self.drafts.drain(..).map(|draft| draft.call.params));
+            self.drafts.drain(..).for_each(|draft| sum.take(draft.call.params, draft.family));
             sum.offer_as(alike, self.op);
             return Ok(());
         }
@@ -251,8 +253,8 @@ impl<'a> Lowering<'a> {
         let found = largest.map(|(bytes, draft)| (bytes, draft.suffix));
         // The dispatches of one op are of few pipelines, one after the other.
         let mut last = usize::MAX;
-        for Draft { call, .. } in drafts.drain(..) {
-            sum.params.push(call.params);
+        for Draft { call, family, .. } in drafts.drain(..) {
+            sum.take(call.params, family);
             if sum.kernels.get(last) != Some(&call.kernel) {
                 last = sum.kernels.iter().position(|k| *k == call.kernel).unwrap_or_else(|| {
                     sum.kernels.push(call.kernel);
@@ -272,6 +274,14 @@ impl Summary {
         let widest = self.widest.iter().map(|(w, (op, name))| (w.bytes(tokens, logit_rows), *op, name));
         let one = self.largest.as_ref().map(|(bytes, op, name)| (*bytes, *op, name));
         widest.chain(one).max_by_key(|&(bytes, op, _)| (bytes, op))
+    }
+
+    /// Takes the parameters of a dispatch, or of all that it stands for.
+    fn take(&mut self, params: Vec<u32>, family: Option<Family>) {
+        match family {
+            Some(family) => self.families.push(family),
+            None => self.params.push(params),
+        }
     }
 
     /// Takes the largest binding of an op like one that has been lowered.
