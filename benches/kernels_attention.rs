@@ -9,9 +9,9 @@ mod steps;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use plimsoll_kernels::ops::{attention, attention_merge, rms_norm, rope_kv, top_k};
-use plimsoll_kernels::{Call, KvFormat, StepLayout, StepShape, Unit};
+use plimsoll_kernels::{Call, KvFormat, Profile, StepLayout, StepShape, Unit};
 use plimsoll_runtime::lone::{Ceilings, Data, LoneKernel, Options};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use steps::{Built, Case, Noise, run, shape, step_words};
 
 struct Bench {
@@ -44,15 +44,22 @@ impl Bench {
     }
 
     fn measure(&self, c: &mut Criterion, name: &str, work: &Work) {
+        // Criterion filters what it measures itself, which the line below is not.
+        if std::env::args().skip(1).any(|arg| !arg.starts_with('-') && !name.contains(&arg)) {
+            return;
+        }
         let rows = work.call.rows.of(work.step_shape);
         let (bytes, flops) = (work.call.cost.bytes(rows, work.kv), work.call.cost.flops(rows, work.kv));
         let time = |rounds, reps| {
             let Work { call, step, operands, step_shape, range, .. } = work;
             self.device.time(call, step, operands, step_shape, *range, (rounds, reps)).unwrap()
         };
+        let start = Instant::now();
+        time(1, 1);
+        let first = start.elapsed();
         let best = time(5, 3).as_secs_f64();
         println!(
-            "{name}: {} {:.1} us, {:.2} GB/s ({:.0} % of reading), {:.2} GFLOP/s ({:.0} % of multiply-adds)",
+            "{name}: {} made in {first:.0?}, {:.1} us, {:.2} GB/s ({:.0} % of reading), {:.2} GFLOP/s ({:.0} % of multiply-adds)",
             work.call.kernel.name(),
             best * 1e6,
             bytes as f64 / best / 1e9,
@@ -87,22 +94,28 @@ fn attentions(bench: &Bench, c: &mut Criterion) {
                     };
                     let built = Built::new(&case, 1);
                     let args = built.args(0);
-                    let call = attention::plan(bench.device.profile(), &args);
                     let operands = [
                         Data::F32(built.qkv.clone()),
                         Data::U32(built.segment(&args)),
                         Data::Poison(built.out_words()),
                         Data::Poison(built.scratch_words()),
                     ];
-                    let work = Work {
-                        call: &call,
-                        step: &built.step,
-                        operands: &operands,
-                        step_shape: &built.step_shape,
-                        range: Some([0, u32::MAX, 0, 0]),
-                        kv: u64::from(first + tokens / 2),
-                    };
-                    bench.measure(c, &format!("attention_{name}_{format}_{kind}_{splits}"), &work);
+                    // The form with workgroup memory, where the adapter's own is another.
+                    let own = bench.device.profile();
+                    let plain = Profile { subgroups: false, ..own.clone() };
+                    let calls = [own, &plain].map(|profile| attention::plan(profile, &args));
+                    let forms = if calls[0].kernel == calls[1].kernel { 1 } else { 2 };
+                    for (call, form) in calls.iter().zip(["", "_shared"]).take(forms) {
+                        let work = Work {
+                            call,
+                            step: &built.step,
+                            operands: &operands,
+                            step_shape: &built.step_shape,
+                            range: Some([0, u32::MAX, 0, 0]),
+                            kv: u64::from(first + tokens / 2),
+                        };
+                        bench.measure(c, &format!("attention_{name}_{format}_{kind}_{splits}{form}"), &work);
+                    }
                 }
             }
         }

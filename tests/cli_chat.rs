@@ -1,5 +1,5 @@
 //! `plimsoll chat`: commands, full conversations, failed turns.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod commands;
 mod support;
@@ -53,7 +53,13 @@ fn a_conversation_goes_on_after_a_message_that_does_not_fit() {
 }
 
 fn chat(model: &str, more: &[&str], input: &str) -> Output {
+    chat_losing("", model, more, input)
+}
+
+/// The same where devices are lost: at the n-th submit of the first, of the second, and so on.
+fn chat_losing(lose: &str, model: &str, more: &[&str], input: &str) -> Output {
     let mut command = plimsoll();
+    command.env("PLIMSOLL_FAULT_LOSE", lose);
     command.args(["chat", model, "--ignore-eos"]).args(more).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // One that ends before it reads closes the pipe: its exit code is what is asked.
@@ -81,4 +87,66 @@ fn a_conversation_uses_what_is_left_of_the_context_and_says_when_it_is_full() {
     let without = chat(&model, &[], "Hi\n");
     assert_eq!(code(&without), 5);
     assert!(stderr(&without).contains("use `run`"), "{}", stderr(&without));
+}
+
+#[test]
+fn a_conversation_survives_its_device() {
+    let model = speaking("lost");
+    let talk = "Hi\nAnd you\nBye\n";
+    let flags = ["--context", "200", "-n", "6", "--json"];
+    let sound = document(&chat(&model, &flags, talk));
+    assert_eq!((&sound["devices_lost"], sound["messages"].as_array().unwrap().len()), (&json!(0), 6));
+
+    // At every submit of the whole conversation, until there is none: the weights' first. Loss while loading is another
+    // matter, and ends it.
+    let (mut lost_at, mut said_before) = (Vec::new(), 0);
+    for at in (1..).step_by(3) {
+        let output = chat_losing(&at.to_string(), &model, &flags, talk);
+        if output.status.code() == Some(6) && lost_at.is_empty() {
+            assert!(stderr(&output).contains("lost"), "{}", stderr(&output));
+            continue;
+        }
+        assert_eq!(code(&output), 0, "{at}: {}", stderr(&output));
+        let found = document(&output);
+        if found["devices_lost"] == 0 {
+            assert_eq!(found["messages"], sound["messages"]);
+            break;
+        }
+        lost_at.push(at);
+        let failed = found["failed"].as_array().unwrap();
+        assert_eq!((&found["devices_lost"], failed.len()), (&json!(1), 1), "{at}: {found}");
+        let failed = &failed[0];
+        assert_eq!((&failed["device_lost"], &failed["permanent"]), (&json!(true), &json!(false)));
+        assert!(stderr(&output).contains("the conversation goes on"), "{}", stderr(&output));
+        // What came before the fault is the beginning of what would have come, and nothing came after it.
+        let after = failed["after"].as_u64().unwrap() as usize;
+        let said = failed["said"].as_str().unwrap();
+        let whole = sound["messages"][after + 1]["content"].as_str().unwrap();
+        assert!(whole.starts_with(said) && said.len() < whole.len(), "{at}: {said:?} of {whole:?}");
+        said_before += usize::from(!said.is_empty());
+        // The messages before it stand; those after it are answered, on the device that was opened again.
+        let messages = found["messages"].as_array().unwrap();
+        assert_eq!(messages.len(), 4);
+        assert_eq!(messages[..after], sound["messages"].as_array().unwrap()[..after], "{at}");
+    }
+    println!("lost at submits {lost_at:?}, {said_before} times within an answer");
+    assert!(lost_at.len() >= 4 && said_before > 0, "{lost_at:?}");
+}
+
+#[test]
+fn a_message_that_no_device_survives_ends_the_conversation() {
+    let model = speaking("lost-again");
+    let flags = ["--context", "200", "-n", "6"];
+    // Which submit is the first of an answer: the one after the load's last.
+    let first = (1..64)
+        .find(|at| code(&chat_losing(&at.to_string(), &model, &flags, "Hi\nBye\n")) == 0)
+        .expect("a load has fewer submits");
+    let each = |devices: usize| vec![first.to_string(); devices].join(",");
+    let twice = chat_losing(&each(2), &model, &flags, "Hi\nHi\nHi\n");
+    assert_eq!(code(&twice), 0, "{}", stderr(&twice));
+    assert_eq!(stderr(&twice).matches("the conversation goes on").count(), 2, "{}", stderr(&twice));
+    let thrice = chat_losing(&each(9), &model, &flags, "Hi\nHi\nHi\nHi\nHi\n");
+    assert_eq!(code(&thrice), 6, "{}", stderr(&thrice));
+    assert_eq!(stderr(&thrice).matches("the conversation goes on").count(), 2, "{}", stderr(&thrice));
+    assert!(stderr(&thrice).contains("lost"), "{}", stderr(&thrice));
 }

@@ -71,10 +71,11 @@ fn adds_up(freed: &Freed) {
     for (place, name) in [
         (Place::Plan, "the plan's buffers"),
         (Place::NeverResident, "had never come to the process"),
-        (Place::HostBeside, "had grown by on the host"),
         (Place::DriverBlocks, "the driver's allocator keeps"),
-        (Place::Heap, "the C library"),
-        (Place::Unexplained, "unexplained"),
+        (Place::MappedFiles, "pages of mapped files"),
+        (Place::Heap, "the heap of the C library"),
+        (Place::ThreadHeaps, "heaps for other threads"),
+        (Place::Unexplained, "that no reading names"),
     ] {
         assert_eq!(text.contains(name), freed.parts.iter().any(|part| part.place == place), "{text}");
     }

@@ -1,5 +1,5 @@
 //! Mixed requests without end, on a hybrid and on a dense model: random lengths and samplers, cancelled and dropped
-//! ones, ones that can never fit, and submits, uploads and readbacks that fail. Nothing is allocated on the device after
+//! ones, ones that can never fit, submits, uploads and readbacks that fail, and devices that are lost. Nothing is allocated on the device after
 //! the load, no page is lost, the process does not grow, and a sample of the answers is what a fresh engine gives.
 //!
 //! A few hundred requests; `PLIMSOLL_SOAK` says how many instead, and `PLIMSOLL_SOAK_SEED` which.
@@ -7,6 +7,7 @@
 
 mod support;
 
+use plimsoll::Opened;
 use plimsoll_kernels::KvFormat;
 use plimsoll_runtime::faults::{Harm, Point};
 use plimsoll_runtime::process::ProcessMemory;
@@ -18,7 +19,7 @@ use plimsoll_runtime::{
 };
 use std::collections::HashMap;
 use std::time::Instant;
-use support::{admitted, data, geometry, open};
+use support::{admitted, data, geometry};
 
 const CONTEXT: u32 = 96;
 const REQUESTS: u64 = 300;
@@ -28,10 +29,23 @@ const SAMPLE: u64 = 60;
 /// each request would come to.
 const GROWTH: u64 = 4 << 20;
 
-fn engine(name: &str, device: &Device) -> Engine<Runtime> {
-    let (checkpoint, model) = open(&data(name));
-    let admitted = admitted(&model, &geometry(CONTEXT, 3, 16, KvFormat::F32, 3), device.profile());
-    Engine::new(Runtime::load(device.clone(), &model, &checkpoint, admitted, &mut |_| ()).unwrap()).unwrap()
+fn engine(opened: &Opened, device: &Device) -> Engine<Runtime> {
+    let admitted = admitted(&opened.model, &geometry(CONTEXT, 3, 16, KvFormat::F32, 3), device.profile());
+    opened.load_engine(device.clone(), admitted, &mut |_| ()).unwrap()
+}
+
+/// Loses the device below everybody, tells them, and goes on with another.
+fn lose(
+    opened: &Opened,
+    mut engine: Engine<Runtime>,
+    live: &mut HashMap<RequestId, (Request, Outcome)>,
+) -> (Engine<Runtime>, Vec<RequestId>) {
+    engine.stepper().device().lose();
+    let ended = one_step(&mut engine, live);
+    assert_eq!(ended.len(), live.len(), "whoever is there is told");
+    let recovered = opened.recover(engine, None, &mut |_| ()).unwrap();
+    assert!(recovered.reopened && recovered.ended.is_empty());
+    (recovered.engine, ended)
 }
 
 fn setting(name: &str, otherwise: u64) -> u64 {
@@ -50,6 +64,7 @@ enum End {
     Cancelled,
     Failed,
     Dropped,
+    Lost,
 }
 
 fn one_step(
@@ -71,9 +86,16 @@ fn one_step(
             What::Done(FinishReason::Cancelled) => Some(End::Cancelled),
             What::Done(other) => panic!("{other:?}"),
             What::Failed(error) => {
-                assert!(matches!(*error, RuntimeError::Submit { .. } | RuntimeError::Map { .. }), "{error}");
-                assert!(!error.is_permanent() && error.device_is_usable());
-                Some(End::Failed)
+                assert!(!error.is_permanent(), "{error}");
+                if error.device_is_usable() {
+                    assert!(
+                        matches!(*error, RuntimeError::Submit { .. } | RuntimeError::Map { .. }),
+                        "{error}"
+                    );
+                    Some(End::Failed)
+                } else {
+                    Some(End::Lost)
+                }
             }
         };
         ended.push(event.request);
@@ -107,10 +129,11 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 
 fn soak(name: &str) {
     let (requests, seed) = (setting("PLIMSOLL_SOAK", REQUESTS), setting("PLIMSOLL_SOAK_SEED", 6));
-    let device = Device::open(&DeviceOptions::default()).unwrap();
-    let mut engine = engine(name, &device);
+    let opened = plimsoll::open(data(name)).unwrap();
+    let mut device = Device::open(&DeviceOptions::default()).unwrap();
+    let mut engine = engine(&opened, &device);
     engine.set_waiting_limit(6);
-    let loaded = (device.totals(), device.counters());
+    let mut loaded = (device.totals(), device.counters());
     let mut rng = Rng::new(seed);
     let mut pick = move |most: u64| rng.next_u64() % most;
     let (mut live, mut sample) = (HashMap::new(), Vec::new());
@@ -119,6 +142,8 @@ fn soak(name: &str) {
         (0, 0, 0, 0_u64, 0_u64, 0_u64);
     let (every, mut resident) = ((requests / 40).max(1), Vec::new());
     let start = Instant::now();
+    // In the first half: what a driver keeps of devices that are gone is not what the second half is about.
+    let (mut lost, mut next_loss) = (0, 1 + pick(requests / 10 + 1));
     while asked < requests || !engine.is_idle() {
         if asked < requests && pick(2) == 0 {
             let request = random_request(&mut pick);
@@ -144,7 +169,16 @@ fn soak(name: &str) {
             }
         }
         let mut ended = Vec::new();
-        if !live.is_empty() && pick(12) == 0 {
+        if asked >= next_loss && next_loss < requests / 2 && !live.is_empty() {
+            device.faults().disarm();
+            (engine, ended) = lose(&opened, engine, &mut live);
+            device = engine.stepper().device().clone();
+            // On another device as on the first: everything that a load takes, and nothing more.
+            assert_eq!(device.totals().live_bytes, loaded.0.live_bytes);
+            loaded = (device.totals(), device.counters());
+            (lost, next_loss) = (lost + 1, asked + 1 + pick(requests / 5));
+        }
+        if ended.is_empty() && !live.is_empty() && pick(12) == 0 {
             // In order: what a map's order is differs from run to run.
             let mut ids: Vec<RequestId> = live.keys().copied().collect();
             ids.sort();
@@ -183,7 +217,7 @@ fn soak(name: &str) {
     assert_eq!(engine.pool().free_pages().collect::<Vec<_>>(), kinds, "pages were lost");
     assert_eq!((device.totals(), device.counters()), loaded, "something was allocated after the load");
 
-    let mut fresh = self::engine(name, &device);
+    let mut fresh = self::engine(&opened, &device);
     let compared = sample.len();
     for (request, outcome) in sample {
         let request = Request { cancel: Cancel::new(), ..request };
@@ -201,13 +235,13 @@ fn soak(name: &str) {
     let (first, last) = (later[0].1, later[later.len() - 1].1);
     println!(
         "{name}, seed {seed}: {requests} requests ({ends:?}; refused {refused}, busy {busy} times), {faults} faults \
-         ordered, {steps} steps, {tokens} tokens, {seconds:.1} s; {compared} answers compared; resident {first:.0} \
+         ordered, {lost} devices lost, {steps} steps, {tokens} tokens, {seconds:.1} s; {compared} answers compared; resident {first:.0} \
          bytes at half, {last:.0} at the end, slope over the second half {:.1} bytes a request",
         slope(later)
     );
     assert!(last <= first + GROWTH as f64, "the process grew by {} bytes", last - first);
-    assert!(compared as u64 >= SAMPLE / 4 && refused > 0 && busy > 0 && faults > 0);
-    for end in [End::Complete, End::Cancelled, End::Failed, End::Dropped] {
+    assert!(compared as u64 >= SAMPLE / 4 && refused > 0 && busy > 0 && faults > 0 && lost > 0);
+    for end in [End::Complete, End::Cancelled, End::Failed, End::Dropped, End::Lost] {
         assert!(ends.contains_key(&end), "none was {end:?}");
     }
 }

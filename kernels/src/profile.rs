@@ -135,7 +135,7 @@ impl Profile {
             Tuning {
                 reduce,
                 mat_vec_workgroup: lanes,
-                mat_vec_rows: 8,
+                mat_vec_rows: if low >= 8 { 32 } else { 8 },
                 mat_mat_shared: false,
                 row_workgroup: lanes,
                 // Four keys a lane: each query load is used four times.

@@ -10,6 +10,22 @@
 //! const HAS_OFFSET: bool                                    // whether s.y can be other than 0
 //! ```
 //!
+//! Kernels whose lanes have rows of their own take a *chunk* of 4 octs at a time, and what is loaded once for a *span* of
+//! 4 chunks (second planes, scales) is handed from chunk to chunk:
+//!
+//! ```wgsl
+//! fn quant_span(row: u32, octs: u32, span: u32) -> QuantSpan          // of the span's first chunk
+//! fn next_quants(v: QuantSpan) -> QuantSpan                           // of the chunk after it
+//! fn codes_of(row: u32, chunk: u32, span: QuantSpan) -> Codes
+//! fn oct_of(codes: Codes, o: u32) -> Oct                              // q of oct o of the chunk
+//! fn scale_span(row: u32, octs: u32, span: u32) -> ScaleSpan
+//! fn next_scales(v: ScaleSpan) -> ScaleSpan
+//! fn scale_in(v: ScaleSpan, half: u32) -> vec2<f32>                   // s of octs 2·half and 2·half + 1
+//! ```
+//!
+//! Where a row ends inside a chunk, what stands behind it is decoded like codes: it is what the buffer holds, never NaN
+//! of a loaded matrix, and meets zeros of x.
+//!
 //! `row` is the word where the row begins, `octs` the octs of a row. Quants fill planes, each of a fixed number of
 //! bits an oct; scales follow.
 
@@ -106,6 +122,21 @@ impl Quants {
             Quants::E2m1 => concat!(include_str!("unpack/signed.wgsl"), include_str!("unpack/e2m1.wgsl")),
         }
     }
+
+    /// Loads by chunks.
+    const fn chunk_text(self) -> &'static str {
+        match self {
+            Quants::F32 => include_str!("unpack/chunk_f32.wgsl"),
+            Quants::F16 | Quants::Bf16 => include_str!("unpack/chunk_halves.wgsl"),
+            Quants::Bits1 => include_str!("unpack/chunk_bits1.wgsl"),
+            Quants::Bits2 => include_str!("unpack/chunk_bits2.wgsl"),
+            Quants::Bits3 => include_str!("unpack/chunk_bits3.wgsl"),
+            Quants::Bits4 | Quants::Iq4 | Quants::E2m1 => include_str!("unpack/chunk_nibbles.wgsl"),
+            Quants::Bits5 => include_str!("unpack/chunk_bits5.wgsl"),
+            Quants::Bits6 => include_str!("unpack/chunk_bits6.wgsl"),
+            Quants::Bits8 | Quants::Unsigned8 | Quants::E4m3 => include_str!("unpack/chunk_bytes.wgsl"),
+        }
+    }
 }
 
 impl Scales {
@@ -125,12 +156,40 @@ impl Scales {
             Scales::Affine { scales: ScaleType::F16, .. } => include_str!("unpack/scale_affine_f16.wgsl"),
             Scales::Affine { scales: ScaleType::BF16, .. } => include_str!("unpack/scale_affine_bf16.wgsl"),
             Scales::E4m3 => {
-                concat!(include_str!("unpack/from_e4m3.wgsl"), include_str!("unpack/scale_e4m3.wgsl"))
+                concat!(
+                    include_str!("unpack/from_e4m3.wgsl"),
+                    include_str!("unpack/scale_e4m3.wgsl"),
+                    include_str!("unpack/scale_e4m3_block.wgsl")
+                )
             }
             Scales::E4m3Row => {
-                concat!(include_str!("unpack/from_e4m3.wgsl"), include_str!("unpack/scale_e4m3_row.wgsl"))
+                concat!(
+                    include_str!("unpack/from_e4m3.wgsl"),
+                    include_str!("unpack/scale_e4m3_row.wgsl"),
+                    include_str!("unpack/scale_e4m3_block.wgsl")
+                )
             }
             Scales::Row => include_str!("unpack/scale_row.wgsl"),
+        }
+    }
+
+    /// Loads by spans.
+    const fn span_text(self) -> &'static str {
+        match self {
+            Scales::One => include_str!("unpack/span_one.wgsl"),
+            Scales::Half => include_str!("unpack/span_half.wgsl"),
+            Scales::HalfMin => include_str!("unpack/span_half_min.wgsl"),
+            Scales::K2 => include_str!("unpack/span_k2.wgsl"),
+            Scales::K3 => include_str!("unpack/span_k3.wgsl"),
+            Scales::K4 => include_str!("unpack/span_k4.wgsl"),
+            Scales::K6 => include_str!("unpack/span_k6.wgsl"),
+            Scales::Iq4Xs => include_str!("unpack/span_iq4_xs.wgsl"),
+            Scales::E8m0 => include_str!("unpack/span_e8m0.wgsl"),
+            Scales::Power => include_str!("unpack/span_power.wgsl"),
+            Scales::Affine { scales: ScaleType::F32, .. } => include_str!("unpack/span_affine_f32.wgsl"),
+            Scales::Affine { .. } => include_str!("unpack/span_affine.wgsl"),
+            Scales::E4m3 | Scales::E4m3Row => include_str!("unpack/span_e4m3.wgsl"),
+            Scales::Row => include_str!("unpack/span_row.wgsl"),
         }
     }
 
@@ -210,6 +269,22 @@ impl Format {
 
 /// Appends the unpackers of `format`, which read the matrix as `w: array<u32>`.
 pub(crate) fn unpackers(source: Source, format: Format) -> Source {
+    by_octs(source.text(include_str!("unpack/words_single.wgsl")), format)
+}
+
+/// Appends the unpackers of `format` and those by chunks, which read the matrix as `w: array<vec4<u32>>`.
+pub(crate) fn chunk_unpackers(source: Source, format: Format) -> Source {
+    let [first, second] = format.quants().planes();
+    // Whether whole blocks are whole quads of words before a plane.
+    let aligned = |quarters: u32| (format.block_len() as u32 / 8 * quarters).is_multiple_of(16);
+    let source = source
+        .text(include_str!("unpack/words_quad.wgsl"))
+        .flag("SECOND_ALIGNED", aligned(first))
+        .flag("SCALES_ALIGNED", aligned(first + second));
+    by_octs(source, format).text(format.quants().chunk_text()).text(format.scales().span_text())
+}
+
+fn by_octs(source: Source, format: Format) -> Source {
     let [first, second] = format.quants().planes();
     source
         .constant("SECOND_PLANE", first)

@@ -99,6 +99,8 @@ pub struct DeviceOptions {
     pub max_allocation: Option<u64>,
     /// The most bytes of one storage binding.
     pub max_binding: Option<u64>,
+    /// Be able to take timestamps between dispatches, where the adapter can: for profiles.
+    pub timestamps: bool,
 }
 
 impl Default for DeviceOptions {
@@ -109,6 +111,7 @@ impl Default for DeviceOptions {
             webgpu_limits: false,
             max_allocation: None,
             max_binding: None,
+            timestamps: false,
         }
     }
 }

@@ -128,6 +128,8 @@ impl Device {
         let profile = info.profile(options);
         let mut features = wgpu::Features::empty();
         features.set(wgpu::Features::SUBGROUP, profile.subgroups);
+        let timestamps = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
+        features.set(timestamps, options.timestamps && adapter.features().contains(timestamps));
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("plimsoll"),
             required_features: features,
@@ -337,6 +339,20 @@ impl Device {
         // What a lost device makes is dead, and mostly it does not say so; a poll has it say that it is lost.
         self.health()?;
         made
+    }
+
+    /// Whether it was opened to take timestamps between dispatches.
+    pub fn takes_timestamps(&self) -> bool {
+        self.inner.device.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES)
+    }
+
+    /// A set of timestamps: driver memory that no plan knows, for whoever measures.
+    pub(crate) fn query_set(&self, name: &str, count: u32) -> Result<wgpu::QuerySet, RuntimeError> {
+        let descriptor =
+            wgpu::QuerySetDescriptor { label: Some(name), ty: wgpu::QueryType::Timestamp, count };
+        let made = self.scoped(|device| device.create_query_set(&descriptor));
+        self.health()?;
+        made.map_err(|error| refused(&format!("timestamps {name}"), &error))
     }
 
     fn scoped<T>(&self, make: impl FnOnce(&wgpu::Device) -> T) -> Result<T, wgpu::Error> {

@@ -40,21 +40,31 @@ pub enum Place {
     MappedFiles,
     /// What the C library keeps of its heap.
     Heap,
+    /// What the C library keeps of the heaps of other threads: mostly those in which a driver compiles.
+    ThreadHeaps,
     /// No reading says.
     Unexplained,
 }
 
 impl Place {
+    /// Whether the process has it still.
+    fn in_process(self) -> bool {
+        !matches!(self, Place::Plan | Place::Adapter | Place::NeverResident | Place::HostBeside)
+    }
+
     fn text(self) -> &'static str {
         match self {
             Place::Plan => "stay in the plan's buffers, as room",
             Place::Adapter => "were the adapter's own memory, not the process's",
             Place::NeverResident => "had never come to the process since the load (untouched, or reused)",
-            Place::HostBeside => "for what the process had grown by on the host beside it",
+            Place::HostBeside => "beside the load's buffers",
             Place::DriverBlocks => "in blocks that the driver's allocator keeps",
-            Place::MappedFiles => "in pages of mapped files",
+            Place::MappedFiles => {
+                "in pages of mapped files (the checkpoint, libraries), which the system takes back"
+            }
             Place::Heap => "in the heap of the C library",
-            Place::Unexplained => "unexplained",
+            Place::ThreadHeaps => "in its heaps for other threads (a driver's compiler)",
+            Place::Unexplained => "that no reading names",
         }
     }
 }
@@ -168,7 +178,8 @@ impl Freed {
             left
         };
         take(Place::MappedFiles, fell(after.parts.files, base.parts.files).unwrap_or(0));
-        let left = take(Place::Heap, fell(after.parts.heap, base.parts.heap).unwrap_or(0));
+        take(Place::Heap, fell(after.parts.heap, base.parts.heap).unwrap_or(0));
+        let left = take(Place::ThreadHeaps, fell(after.parts.arenas, base.parts.arenas).unwrap_or(0));
         // Blocks may lie in the heap, where they are counted already, and need not have been touched.
         let blocks = fell(after.reserved, base.reserved).filter(|_| !apart).unwrap_or(0);
         let rest = take(Place::DriverBlocks, blocks.clamp(0, left.max(0)));
@@ -190,8 +201,7 @@ impl Freed {
     /// What the process still has of everything it has taken since before the load, or since before the trim; `None` where
     /// nobody says.
     pub fn left(&self) -> Option<i64> {
-        let elsewhere = [Place::Plan, Place::Adapter, Place::NeverResident, Place::HostBeside];
-        let left = self.parts.iter().filter(|part| !elsewhere.contains(&part.place));
+        let left = self.parts.iter().filter(|part| part.place.in_process());
         self.residue.map(|_| left.map(|part| part.bytes).fold(0, i64::saturating_add))
     }
 
@@ -224,9 +234,24 @@ impl fmt::Display for Freed {
             said(self.swap),
         )?;
         write!(f, "; residue {}", said(self.residue))?;
-        for (at, part) in self.parts.iter().enumerate() {
+        let of =
+            |in_process: bool| self.parts.iter().filter(move |part| part.place.in_process() == in_process);
+        for part in of(false).filter(|part| part.place != Place::HostBeside) {
+            write!(f, ": {} bytes {}", signed(part.bytes), part.place.text())?;
+        }
+        let Some(left) = self.left().filter(|_| of(true).next().is_some()) else { return Ok(()) };
+        let since = if self.by == FreedBy::Unload { "before the load" } else { "before" };
+        let than = if left < 0 { "smaller" } else { "larger" };
+        write!(f, "; the process is {than} by {} than {since}", grouped(left.unsigned_abs()))?;
+        if let Some(beside) = self.parts.iter().find(|part| part.place == Place::HostBeside) {
+            let (bytes, place) = (grouped(beside.bytes.unsigned_abs()), beside.place.text());
+            write!(f, ", having grown by {bytes} {place}")?;
+        }
+        for (at, part) in of(true).enumerate() {
             let separator = if at == 0 { ": " } else { ", " };
-            write!(f, "{separator}{} bytes {}", signed(part.bytes), part.place.text())?;
+            let more = if part.bytes < 0 { "less" } else { "more" };
+            let bytes = grouped(part.bytes.unsigned_abs());
+            write!(f, "{separator}{bytes} bytes {more} {}", part.place.text())?;
         }
         Ok(())
     }
@@ -240,12 +265,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn moment(live: u64, reserved: u64, resident: u64, swap: u64, files: u64, heap: u64) -> Moment {
+        let arenas = Some(heap / 2);
         let figure = |bytes| Figure::new(Some(bytes), "a test");
         Moment {
             live,
             reserved: Some(reserved),
             process: ProcessMemory { resident: figure(resident), peak: figure(resident), swap: figure(swap) },
-            parts: Parts { files: Some(files), heap: Some(heap) },
+            parts: Parts { files: Some(files), heap: Some(heap - heap / 2), arenas },
         }
     }
 
@@ -268,7 +294,8 @@ mod tests {
             [
                 (Place::HostBeside, -100),
                 (Place::MappedFiles, 30),
-                (Place::Heap, 20),
+                (Place::Heap, 10),
+                (Place::ThreadHeaps, 10),
                 (Place::DriverBlocks, 200),
                 (Place::Unexplained, 50),
             ]
@@ -278,11 +305,14 @@ mod tests {
         assert!(text.starts_with(
             "unload released 1,000 bytes; the driver's reservation fell by 1,000, the process by 800"
         ));
-        assert!(text.contains("residue 200: -100 bytes for what the process had grown by"), "{text}");
-        assert!(
-            text.ends_with("200 bytes in blocks that the driver's allocator keeps, 50 bytes unexplained"),
-            "{text}"
-        );
+        let grown =
+            "residue 200; the process is larger by 300 than before the load, having grown by 100 beside";
+        assert!(text.contains(grown), "{text}");
+        assert!(text.contains(": 30 bytes more in pages of mapped files"), "{text}");
+        let last =
+            "200 bytes more in blocks that the driver's allocator keeps, 50 bytes more that no reading names";
+        assert!(text.ends_with(last), "{text}");
+        assert!(!text.contains('-'), "{text}");
     }
 
     #[test]
@@ -306,6 +336,12 @@ mod tests {
         assert_eq!((freed.process(), freed.residue), (Some(-12), Some(268)));
         assert_eq!(parts(&freed), [(Place::Plan, 256), (Place::Unexplained, 12)]);
         assert!(freed.to_string().contains("the process by -12"), "{freed}");
+        let room = "residue 268: 256 bytes stay in the plan's buffers, as room; the process is larger by 12 than before: 12";
+        assert!(freed.to_string().contains(room), "{freed}");
+        let smaller = Moment { process: moment(0, 0, 4996, 0, 0, 0).process, ..before };
+        let freed = Freed::between(FreedBy::Trim, 256, [&before, &before, &smaller], AdapterKind::Cpu);
+        let less = "the process is smaller by 4 than before: 4 bytes less that no reading names";
+        assert!(freed.to_string().ends_with(less), "{freed}");
     }
 
     #[test]

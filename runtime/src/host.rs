@@ -1,19 +1,32 @@
 //! The machine a process runs on: its free memory, its swap, who else is there, and the limit on this process's own
 //! addresses. Only Linux is asked; elsewhere the answers are unknown.
 
+use crate::cgroup;
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
-/// Memory of the machine at one moment.
+/// Memory of the machine at one moment, as far as this process may have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostMemory {
-    /// Bytes that a new process could have without anything being swapped out.
+    /// Bytes that a new process could have without anything being swapped out, or less where a control group leaves less.
     pub available: Option<u64>,
-    /// Bytes in all.
+    /// Bytes in all, or the limit of that group.
     pub total: Option<u64>,
     /// Bytes of swap in use.
     pub swap_used: Option<u64>,
     /// Bytes of swap in all.
     pub swap_total: Option<u64>,
+}
+
+/// What a control group limits this process to, and all others in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// Bytes that it may hold.
+    pub limit: u64,
+    /// Bytes that it does not hold yet; pages of files count as not held, since they are dropped first.
+    pub available: u64,
+    /// The file with the limit.
+    pub file: PathBuf,
 }
 
 /// A process.
@@ -30,7 +43,20 @@ pub struct Process {
 impl HostMemory {
     /// Reads it now.
     pub fn take() -> Self {
-        std::fs::read_to_string("/proc/meminfo").map_or_else(|_| Self::default(), |text| Self::parse(&text))
+        let read = std::fs::read_to_string("/proc/meminfo");
+        read.map_or_else(|_| Self::default(), |text| Self::parse(&text)).within(group().as_ref())
+    }
+
+    /// As far as a group leaves it. The group with the least room is the one that counts, and a limit above the machine's
+    /// memory is none.
+    fn within(self, group: Option<&Group>) -> Self {
+        let Some(group) = group else { return self };
+        let least = |own: Option<u64>, of_group: u64| Some(own.map_or(of_group, |own| own.min(of_group)));
+        Self {
+            available: least(self.available, group.available),
+            total: least(self.total, group.limit),
+            ..self
+        }
     }
 
     /// Of the text of `/proc/meminfo`.
@@ -40,6 +66,15 @@ impl HostMemory {
         let swap_used = swap_total.zip(field("SwapFree:")).map(|(all, free)| all.saturating_sub(free));
         Self { available: field("MemAvailable:"), total: field("MemTotal:"), swap_used, swap_total }
     }
+}
+
+/// The control group that leaves this process least, where one limits it to less than the machine has.
+pub fn group() -> Option<Group> {
+    let machine =
+        std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| HostMemory::parse(&text).total);
+    let room = cgroup::tightest(Path::new("/"))?;
+    let limits = machine.is_none_or(|machine| room.limit < machine);
+    limits.then_some(Group { limit: room.limit, available: room.available, file: room.file })
 }
 
 /// Bytes of address space that this process may have (`ulimit -v`); `None` where it is not limited or nobody says.
@@ -103,6 +138,21 @@ mod tests {
         let status = "Name:\tcargo\nVmRSS:\t 12 kB\n";
         assert_eq!(process(7, status), Some(Process { pid: 7, name: "cargo".into(), resident: 12 * 1024 }));
         assert_eq!(process(2, "Name:\tkthreadd\n"), None);
+    }
+
+    #[test]
+    fn a_group_that_leaves_less_is_what_there_is() {
+        let machine = HostMemory { available: Some(50), total: Some(100), ..HostMemory::default() };
+        let group = |limit, available| Group { limit, available, file: PathBuf::new() };
+        let within = |machine: HostMemory, group| {
+            let memory = machine.within(group);
+            (memory.available, memory.total)
+        };
+        assert_eq!(within(machine, None), (Some(50), Some(100)));
+        assert_eq!(within(machine, Some(&group(40, 30))), (Some(30), Some(40)));
+        // The group has room, and the machine has none.
+        assert_eq!(within(machine, Some(&group(90, 80))), (Some(50), Some(90)));
+        assert_eq!(within(HostMemory::default(), Some(&group(40, 30))), (Some(30), Some(40)));
     }
 
     #[cfg(target_os = "linux")]

@@ -32,6 +32,7 @@ mod point;
 pub mod pool;
 mod prefix;
 pub mod process;
+pub mod profiler;
 pub mod readings;
 mod recording;
 mod recurrent;

@@ -9,8 +9,10 @@
 //! instead of minutes for the blockwise kernels of GPUs. What is timed comes after that, at the first dispatch.
 
 mod ceilings;
+mod latencies;
+mod shapes;
 
-pub use ceilings::Ceilings;
+pub use ceilings::{CeilingReport, Ceilings, Tried};
 
 use crate::{Device, DeviceOptions, RuntimeError};
 use plimsoll_kernels::{Access, Call, Count, Kernel, Profile, StepShape};
@@ -113,12 +115,14 @@ impl LoneKernel {
         Self::open_as(&options)
     }
 
-    /// Opens a device of its own, as these options say.
+    /// Opens a device of its own, as these options say, but for an operator's limits of a plan's buffers: what an adapter
+    /// can do does not depend on them.
     ///
     /// # Errors
     /// [`RuntimeError::NoAdapter`], [`RuntimeError::Open`].
     pub fn open_as(options: &DeviceOptions) -> Result<Self, RuntimeError> {
-        let opened = Device::open(options)?;
+        let options = DeviceOptions { max_allocation: None, max_binding: None, ..options.clone() };
+        let opened = Device::open(&options)?;
         let (device, queue) = opened.raw();
         Ok(Self {
             device: device.clone(),

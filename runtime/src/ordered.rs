@@ -3,9 +3,17 @@
 
 use crate::faults::Faults;
 use plimsoll_kernels::Kernel;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `KERNEL=FROM=TO`: in kernels whose name begins with `KERNEL` (all, where that is empty), `FROM` becomes `TO`.
 pub const MUTATION: &str = "PLIMSOLL_FAULT_MUTATION";
+
+/// `N,N,…`: the first device that the process opens is lost at its `N`-th submit, the second at its, and so on; 0 or
+/// nothing is never.
+pub const LOSE: &str = "PLIMSOLL_FAULT_LOSE";
+
+/// Devices that have been opened.
+static OPENED: AtomicUsize = AtomicUsize::new(0);
 
 /// What the environment orders.
 pub(crate) fn faults() -> Faults {
@@ -18,5 +26,8 @@ pub(crate) fn faults() -> Faults {
             })));
         }
     }
+    let at = OPENED.fetch_add(1, Ordering::Relaxed);
+    let order = std::env::var(LOSE).ok().and_then(|order| order.split(',').nth(at)?.trim().parse().ok());
+    faults.lose_device(order.unwrap_or(0));
     faults
 }

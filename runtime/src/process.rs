@@ -57,6 +57,8 @@ pub(crate) struct Parts {
     pub files: Option<u64>,
     /// The heap of the C library, without what it has mapped for large blocks and for the arenas of other threads.
     pub heap: Option<u64>,
+    /// Those arenas: a driver's compiler, which runs in threads of its own, leaves them large and full of holes.
+    pub arenas: Option<u64>,
 }
 
 impl Parts {
@@ -65,7 +67,8 @@ impl Parts {
     pub fn take() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let files = line(&read("/proc/self/status"), "RssFile:");
-        Self { files, heap: heap(&read("/proc/self/smaps")) }
+        let smaps = read("/proc/self/smaps");
+        Self { files, heap: heap(&smaps), arenas: arenas(&smaps) }
     }
 
     /// Nobody tells.
@@ -85,6 +88,49 @@ fn heap(smaps: &str) -> Option<u64> {
         None => Some(0),
         Some((_, of_heap)) => line(of_heap, "Rss:"),
     }
+}
+
+/// What glibc reserves for a heap of another thread, and aligns it by, on machines of 64 bits (`HEAP_MAX_SIZE` of its
+/// `malloc/arena.c`). What is in use is at its beginning; the rest may not be touched.
+#[cfg(any(target_os = "linux", target_os = "android", test))]
+const ARENA: u64 = 64 << 20;
+
+/// Resident bytes of the heaps of other threads by the text of `/proc/self/smaps`, which names none: a mapping of no
+/// file that begins at a multiple of [`ARENA`] and is followed by one up to the next that nobody may touch.
+#[cfg(any(target_os = "linux", target_os = "android", test))]
+fn arenas(smaps: &str) -> Option<u64> {
+    let (mut sum, mut last) = (None, None);
+    let mut resident = 0;
+    for text in smaps.lines() {
+        if let Some(rest) = text.strip_prefix("Rss:") {
+            resident =
+                rest.trim().strip_suffix("kB").and_then(|n| n.trim_end().parse::<u64>().ok()).unwrap_or(0);
+        }
+        let Some((start, end, access)) = mapping(text) else { continue };
+        let all = sum.get_or_insert(0_u64);
+        if let Some((first, next)) = last
+            && (access, start) == ("---p", next)
+            && end == first + ARENA
+        {
+            *all = all.saturating_add(resident.saturating_mul(1024));
+        }
+        let begins = access == "rw-p" && start % ARENA == 0 && start < u64::MAX - ARENA;
+        last = begins.then_some((start, end));
+        resident = 0;
+    }
+    sum
+}
+
+/// The first line of a mapping of no file: where it begins, where it ends, and who may touch it.
+#[cfg(any(target_os = "linux", target_os = "android", test))]
+fn mapping(text: &str) -> Option<(u64, u64, &str)> {
+    let mut words = text.split_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end, access) = (number(start)?, number(end)?, words.next()?);
+    // Offset, device and inode; a name, if there is one, is that of a file or of something that is no arena.
+    (access.len() == 4 && words.nth(3).is_none_or(|name| name.starts_with("[anon")))
+        .then_some((start, end, access))
 }
 
 /// Forgets the peak so far, where Linux lets a process do that. Answers whether it worked: else a peak would be that of
@@ -120,6 +166,40 @@ mod tests {
         assert_eq!(heap(&smaps), Some(96 * 1024));
         assert_eq!(heap(other), Some(0));
         assert_eq!(heap(""), None);
+    }
+
+    #[test]
+    fn heaps_of_other_threads_are_where_they_begin_and_end() {
+        let map = |range: &str, access: &str, name: &str, kb: u32| {
+            format!("{range} {access} 00000000 00:00 0 {name}\nSize: 8 kB\nRss:   {kb} kB\nPss: 1 kB\n")
+        };
+        let arena = map("7f0000000000-7f0000021000", "rw-p", "", 100)
+            + &map("7f0000021000-7f0004000000", "---p", "", 0);
+        let named = map("7f0008000000-7f0008021000", "rw-p", "[anon: glibc: malloc arena]", 7)
+            + &map("7f0008021000-7f000c000000", "---p", "", 0);
+        // A stack with its guard, a file, and what is aligned by chance.
+        let stack = map("7f1000000000-7f1000001000", "---p", "", 0)
+            + &map("7f1000001000-7f1000801000", "rw-p", "", 9);
+        let file = map("7f2000000000-7f2000021000", "rw-p", "/usr/lib/x.so", 9)
+            + &map("7f2000021000-7f2004000000", "---p", "/usr/lib/x.so", 0);
+        let chance = map("7f3000000000-7f3000100000", "rw-p", "", 9)
+            + &map("7f3000100000-7f3000101000", "r--p", "", 0);
+        assert_eq!(arenas(&[&arena[..], &stack, &file, &named, &chance].concat()), Some(107 * 1024));
+        assert_eq!(arenas(&(stack + &file + &chance)), Some(0));
+        assert_eq!(arenas(""), None);
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+    #[test]
+    fn the_heap_of_another_thread_is_seen() {
+        let before = arenas(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default());
+        // Blocks below the size from which glibc maps each by itself.
+        let thread =
+            std::thread::spawn(|| (0..200).map(|at| vec![at as u8 + 1; 100_000]).collect::<Vec<_>>());
+        let held = thread.join().unwrap_or_default();
+        let after = arenas(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default());
+        let grown = after.unwrap_or(0).saturating_sub(before.unwrap_or(0));
+        assert!(grown >= 19_000_000, "{grown} of {} blocks", held.len());
     }
 
     #[cfg(target_os = "linux")]

@@ -4,6 +4,7 @@
 use crate::buffers::Buffers;
 use crate::pipelines::Pipelines;
 use crate::point::Point;
+use crate::profiler::Trace;
 use crate::{Device, RuntimeError, Sampling};
 use plimsoll_estimator::Plan;
 use plimsoll_estimator::plan::{ALIGN, Dispatch, Program, View, When};
@@ -33,8 +34,8 @@ pub(crate) struct Recordings {
 /// Where a recording stands: the next dispatch, and the next of its KV ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    dispatch: usize,
-    range: u32,
+    pub dispatch: usize,
+    pub range: u32,
 }
 
 impl Recordings {
@@ -91,7 +92,7 @@ impl Recordings {
     }
 
     /// Records dispatches of program `index` from `from` on until the work reaches `budget`; at least one. Answers
-    /// where to go on, or `None` when the program is done.
+    /// where to go on, or `None` when the program is done. `trace` is told of each.
     #[allow(clippy::too_many_arguments)] // what a step is made of
     pub fn record(
         &self,
@@ -103,6 +104,7 @@ impl Recordings {
         shape: &StepShape,
         sampling: Sampling,
         budget: u64,
+        trace: &mut Trace,
     ) -> Result<Option<Cursor>, RuntimeError> {
         let (Some(program), Some(bound)) = (plan.programs.get(index), self.programs.get(index)) else {
             return Err(RuntimeError::plan("program", format!("under {}", plan.programs.len()), index));
@@ -111,6 +113,7 @@ impl Recordings {
         let reach = ranges(plan, shape);
         let (mut work, mut last_pipeline, mut last_bound) = (0u64, usize::MAX, None);
         let dispatches = program.dispatches.iter().zip(bound).enumerate().skip(from.dispatch);
+        trace.begin(pass);
         for (at, (dispatch, bound)) in dispatches {
             if !runs(dispatch.when, sampling, shape) {
                 continue;
@@ -129,8 +132,9 @@ impl Recordings {
             let flops = plan.flops(dispatch, shape);
             let start = if at == from.dispatch { from.range } else { 0 };
             for range in start..if dispatch.ranged { reach } else { 1 } {
-                if work > 0 && work.saturating_add(flops) > budget {
-                    return Ok(Some(Cursor { dispatch: at, range }));
+                let here = Cursor { dispatch: at, range };
+                if work > 0 && (work.saturating_add(flops) > budget || trace.is_full()) {
+                    return Ok(Some(here));
                 }
                 work = work.saturating_add(flops.max(1));
                 let second = if dispatch.ranged { plan.ranges.first + range } else { plan.ranges.whole };
@@ -146,6 +150,7 @@ impl Recordings {
                     last_bound = Some(key);
                 }
                 pass.dispatch_workgroups(x, y, z);
+                trace.dispatched(pass, here);
             }
         }
         Ok(None)

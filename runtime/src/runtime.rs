@@ -5,6 +5,7 @@ use crate::account;
 use crate::buffers::{self, Buffers};
 use crate::freed::{Freed, FreedBy, Moment};
 use crate::pipelines::Pipelines;
+use crate::profiler::Profiler;
 use crate::readings::{Watch, still_fits};
 use crate::recording::{self, Cursor, Recordings};
 use crate::recurrent::Standing;
@@ -21,6 +22,7 @@ use plimsoll_kernels::ops::top_k;
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::Checkpoint;
 use std::sync::Mutex;
+use std::time::Instant;
 
 /// How far a load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,7 @@ pub struct Runtime {
     standing: Standing,
     pub(crate) ring: Ring,
     watch: Watch,
+    pub(crate) profiler: Profiler,
     /// What was there before the load.
     before: Moment,
 }
@@ -145,7 +148,21 @@ impl Runtime {
         let (ring, standing) = (Ring::new(&plan.upload_buffers), Standing::new(plan));
         // What others do from here on is a change.
         let watch = Watch::new(device.memory(), plan.geometry.slots);
-        Ok(Self { device, buffers, pipelines, recordings, tables, standing, ring, watch, before, admitted })
+        let profiler = Profiler::default();
+        let loaded = Self {
+            device,
+            buffers,
+            pipelines,
+            recordings,
+            tables,
+            standing,
+            ring,
+            watch,
+            profiler,
+            before,
+            admitted,
+        };
+        Ok(loaded)
     }
 
     /// Frees everything and gives the device back.
@@ -217,6 +234,8 @@ impl Runtime {
         // A decode step is one submit: its work is bounded by the slots, and waiting costs more than it does.
         let decode = shape.tokens <= plan.geometry.slots;
         let budget = if decode { u64::MAX } else { plan.profile.work_budget };
+        let alone = self.profiler.alone();
+        let budget = if alone { 0 } else { budget };
         let (upload_buffer, upload) = self.ring.current(&self.buffers)?;
         let tables = &self.tables;
         upload.write(&self.device, upload_buffer, |mut out| {
@@ -234,6 +253,7 @@ impl Runtime {
             if cancel.is_some_and(Cancel::is_cancelled) {
                 return Err(RuntimeError::Cancelled);
             }
+            let begun = Instant::now();
             let mut encoder = self.device.encoder("step");
             if first {
                 for range in self.tables.used() {
@@ -241,7 +261,8 @@ impl Runtime {
                     encoder.copy_buffer_to_buffer(upload_buffer.raw(), at, step, at, bytes);
                 }
             }
-            if let Some(from) = cursor {
+            // Who times dispatches alone has the tables go before them.
+            if let Some(from) = cursor.filter(|_| !(first && alone)) {
                 let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
                 let shape = self.tables.shape();
                 cursor = self.recordings.record(
@@ -253,13 +274,20 @@ impl Runtime {
                     shape,
                     sampling,
                     budget,
+                    &mut self.profiler.trace,
                 )?;
             }
+            self.profiler.resolve(&mut encoder);
             if let (None, Some(ReadBack { view, bytes })) = (cursor, result) {
                 let (from, to) = (self.buffers.get(view.buffer)?, self.buffers.get(plan.readback_buffer)?);
                 encoder.copy_buffer_to_buffer(from.raw(), view.offset, to.raw(), 0, *bytes);
             }
-            let submitted = self.device.submit(encoder.finish())?;
+            let commands = encoder.finish();
+            let recorded = begun.elapsed();
+            let submitted = self.device.submit(commands)?;
+            self.profiler.submitted(recorded, begun.elapsed().saturating_sub(recorded));
+            let shape = self.tables.shape();
+            self.profiler.collect(&self.device, plan, (index, shape), &submitted, begun)?;
             if std::mem::take(&mut first) {
                 upload.used(upload_buffer, submitted.clone());
                 self.tables.uploaded();
@@ -317,6 +345,7 @@ impl Stepper for Runtime {
         let program = program.map(|program| program.name.as_str());
         let _span =
             tracing::debug_span!("step", tokens, rows, sequences = input.sequences.len(), program).entered();
+        let begun = Instant::now();
         self.device.check("the device")?;
         if input.cancel.is_some_and(Cancel::is_cancelled) {
             return Err(RuntimeError::Cancelled);
@@ -326,8 +355,10 @@ impl Stepper for Runtime {
         let result = self.result(input.sampling)?;
         self.watch.see(input, || self.device.memory());
         self.standing.begin(input);
+        self.profiler.begin(input);
         let output = self.launch(input, result)?;
         self.standing.done(input);
+        self.profiler.done(self.admitted.plan(), self.tables.shape(), begun);
         Ok(output)
     }
 }

@@ -53,10 +53,20 @@ impl Stepper for Watched {
 }
 
 fn engine(family: &str, chunk: u32, kv: KvFormat, snapshots: u32) -> Engine<Watched> {
+    engine_on(&DeviceOptions::default(), family, chunk, kv, snapshots)
+}
+
+fn engine_on(
+    options: &DeviceOptions,
+    family: &str,
+    chunk: u32,
+    kv: KvFormat,
+    snapshots: u32,
+) -> Engine<Watched> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden").join(family);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let model = Registry::standard().build(&checkpoint).unwrap();
-    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let device = Device::open(options).unwrap();
     let geometry = Geometry {
         context: 256,
         slots: 2,
@@ -107,45 +117,50 @@ fn ask(engine: &mut Engine<Watched>, prompt: &[u32], max_new: u32) -> (Vec<Vec<f
 }
 
 fn exact(family: &str, snapshots: u32) {
+    for (chunk, kv) in [(32, KvFormat::F32), (32, KvFormat::F16), (96, KvFormat::F32)] {
+        exact_on(&DeviceOptions::default(), family, snapshots, chunk, kv);
+    }
+}
+
+/// In one format, with one chunk, on a device that is opened in one way.
+fn exact_on(options: &DeviceOptions, family: &str, snapshots: u32, chunk: u32, kv: KvFormat) {
     let asked = prompt(1, 150);
     // Goes on from the first, where its last whole page ended, with an answer of its own.
     let longer = [&asked[..], &prompt(2, 40)].concat();
-    for (chunk, kv) in [(32, KvFormat::F32), (32, KvFormat::F16), (96, KvFormat::F32)] {
-        let mut cold = engine(family, chunk, kv, snapshots);
-        cold.set_cache_limit(Some(0));
-        let mut warm = engine(family, chunk, kv, snapshots);
-        let allocated = |engine: &Engine<Watched>| engine.stepper().runtime.account().total;
-        let before = allocated(&warm);
-        let (expected, expected_longer) = (ask(&mut cold, &asked, 6).0, ask(&mut cold, &longer, 6).0);
-        let mut found = Vec::new();
-        for (what, prompt, expected) in [
-            ("the first", &asked, &expected),
-            ("the same again", &asked, &expected),
-            ("one that goes on", &longer, &expected_longer),
-            ("the first again", &asked, &expected),
-        ] {
-            let (rows, known) = ask(&mut warm, prompt, 6);
-            found.push(known);
-            assert_eq!(rows.len(), expected.len());
-            for (row, (got, expected)) in rows.iter().zip(expected).enumerate() {
-                let what = format!("{family}, chunks of {chunk}, {}, {what}, row {row}", kv.name());
-                if chunk == 32 {
-                    let bits = |row: &[f32]| row.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                    assert!(bits(got) == bits(expected), "{what}: off by {}", distance(got, expected));
-                }
-                assert!(distance(got, expected) <= ROUNDING, "{what}: {}", distance(got, expected));
-                assert_eq!(argmax(got), argmax(expected), "{what}");
+    let mut cold = engine_on(options, family, chunk, kv, snapshots);
+    cold.set_cache_limit(Some(0));
+    let mut warm = engine_on(options, family, chunk, kv, snapshots);
+    let allocated = |engine: &Engine<Watched>| engine.stepper().runtime.account().total;
+    let before = allocated(&warm);
+    let (expected, expected_longer) = (ask(&mut cold, &asked, 6).0, ask(&mut cold, &longer, 6).0);
+    let mut found = Vec::new();
+    for (what, prompt, expected) in [
+        ("the first", &asked, &expected),
+        ("the same again", &asked, &expected),
+        ("one that goes on", &longer, &expected_longer),
+        ("the first again", &asked, &expected),
+    ] {
+        let (rows, known) = ask(&mut warm, prompt, 6);
+        found.push(known);
+        assert_eq!(rows.len(), expected.len());
+        for (row, (got, expected)) in rows.iter().zip(expected).enumerate() {
+            let what = format!("{family}, chunks of {chunk}, {}, {what}, row {row}", kv.name());
+            if chunk == 32 {
+                let bits = |row: &[f32]| row.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert!(bits(got) == bits(expected), "{what}: off by {}", distance(got, expected));
             }
-            // Somebody else leaves other things in the slots.
-            ask(&mut warm, &prompt_of_another(), 2);
+            assert!(distance(got, expected) <= ROUNDING, "{what}: {}", distance(got, expected));
+            assert_eq!(argmax(got), argmax(expected), "{what}");
         }
-        assert_eq!(found, [0, 128, 128, 128], "{family}, chunks of {chunk}");
-        let stats = warm.cache_stats();
-        assert!(stats.bytes > 0 && stats.hits >= 3, "{stats:?}");
-        // What was planned is what is allocated, then as now.
-        warm.stepper().runtime.account().check().unwrap();
-        assert_eq!(allocated(&warm), before);
+        // Somebody else leaves other things in the slots.
+        ask(&mut warm, &prompt_of_another(), 2);
     }
+    assert_eq!(found, [0, 128, 128, 128], "{family}, chunks of {chunk}");
+    let stats = warm.cache_stats();
+    assert!(stats.bytes > 0 && stats.hits >= 3, "{stats:?}");
+    // What was planned is what is allocated, then as now.
+    warm.stepper().runtime.account().check().unwrap();
+    assert_eq!(allocated(&warm), before);
 }
 
 fn prompt_of_another() -> Vec<u32> {
@@ -176,6 +191,32 @@ fn recurrent_states_beside_attention() {
 #[test]
 fn recurrent_states_alone() {
     exact("mamba2", 4);
+}
+
+/// Eight bits a number, whose blocks are written once and read by those that begin alike, of full attention, of windows
+/// and beside recurrent states.
+#[test]
+fn keys_and_values_of_eight_bits() {
+    for (family, snapshots) in [("qwen3", 0), ("gpt_oss", 4), ("qwen3_5_text", 4)] {
+        exact_on(&DeviceOptions::default(), family, snapshots, 32, KvFormat::Q8_0);
+    }
+}
+
+/// With other kernels, and with buffers cut otherwise.
+#[test]
+fn devices_without_subgroups_or_with_the_least_limits() {
+    for options in [
+        DeviceOptions { subgroups: false, ..DeviceOptions::default() },
+        DeviceOptions { webgpu_limits: true, ..DeviceOptions::default() },
+    ] {
+        for (family, snapshots, kv) in [
+            ("llama", 0, KvFormat::F16),
+            ("gemma3_text", 4, KvFormat::F32),
+            ("qwen3_5_text", 4, KvFormat::Q8_0),
+        ] {
+            exact_on(&options, family, snapshots, 32, kv);
+        }
+    }
 }
 
 /// Two at once: one that begins with what is there, and one that does not.

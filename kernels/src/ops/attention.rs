@@ -21,6 +21,8 @@ pub struct Variant {
     pub sinks: bool,
     /// Invocations.
     pub workgroup: u32,
+    /// They are one subgroup.
+    pub one_subgroup: bool,
 }
 
 pub use super::rope_kv::KvPlace;
@@ -117,6 +119,9 @@ impl Args {
     }
 }
 
+/// Products of a key that the text for one subgroup may spell out.
+const UNROLLED: u32 = 2048;
+
 /// Query rows a workgroup may hold: their queries take at most 8 KiB of workgroup memory.
 const fn most_rows(shape: &AttentionShape) -> u32 {
     let rows = 2048 / if shape.head_dim == 0 { 8 } else { shape.padded() };
@@ -162,9 +167,21 @@ pub fn plan(profile: &Profile, args: &Args) -> Call {
     } else {
         profile.tuning.attention_workgroup
     };
+    let one_subgroup = profile.cpu
+        && profile.subgroups
+        && (8..=PAGE).contains(&workgroup)
+        && workgroup <= profile.subgroup_size.0
+        && rows * shape.padded() <= UNROLLED;
     let sinks = args.joins_sinks();
-    let variant =
-        Variant { format: args.kv.format, head_dim: shape.head_dim, tokens, heads, sinks, workgroup };
+    let variant = Variant {
+        format: args.kv.format,
+        head_dim: shape.head_dim,
+        tokens,
+        heads,
+        sinks,
+        workgroup,
+        one_subgroup,
+    };
     let params = Params {
         heads: shape.heads,
         kv_heads: shape.kv_heads,
@@ -294,13 +311,17 @@ impl Variant {
             heads,
             sinks: false,
             workgroup,
+            one_subgroup: false,
         };
         let mut all = Vec::new();
         for format in KvFormat::ALL {
             all.push(variant(format, 64, 5, 3, 8));
             all.push(variant(format, 256, 1, 6, 64));
             all.push(variant(format, 128, 1, 1, 32));
+            all.push(Self { one_subgroup: true, ..variant(format, 64, 1, 3, 8) });
         }
+        all.push(Self { one_subgroup: true, ..variant(KvFormat::F16, 5, 8, 2, 16) });
+        all.push(Self { one_subgroup: true, sinks: true, ..variant(KvFormat::Q8_0, 128, 1, 2, 8) });
         all.push(variant(KvFormat::F16, 5, 8, 2, 64));
         all.push(variant(KvFormat::F16, 512, 1, 4, 64));
         all.push(Self { sinks: true, ..variant(KvFormat::F16, 64, 2, 8, 64) });
@@ -334,13 +355,14 @@ impl Variant {
 impl Shader for Variant {
     fn name(&self) -> String {
         format!(
-            "attention_{}_e{}_{}x{}{}_wg{}",
+            "attention_{}_e{}_{}x{}{}_wg{}{}",
             self.format,
             self.head_dim,
             self.tokens,
             self.heads,
             if self.sinks { "_sinks" } else { "" },
-            self.workgroup
+            self.workgroup,
+            if self.one_subgroup { "_subgroup" } else { "" },
         )
     }
 
@@ -352,46 +374,63 @@ impl Shader for Variant {
             KvFormat::F16 => (4, 1, 1, "array<vec4<u32>>", include_str!("attention_f16.wgsl")),
             KvFormat::Q8_0 => (2, 1, 4, "array<vec2<u32>>", include_str!("attention_q8_0.wgsl")),
         };
-        let lanes = self.lanes();
         let (rows, columns) = (self.tokens * self.heads, self.head_dim.div_ceil(8));
-        let quads = (rows * columns * 2).max(if lanes.key_groups > 1 { self.workgroup * 2 } else { 0 });
-        let counts = [
-            ("VALUE_ROWS", lanes.value_rows),
-            ("LANE_UNITS", lanes.lane_units),
-            ("SCORE_ROWS", lanes.score_rows),
-            ("LANE_KEYS", PAGE / lanes.keys),
-            ("QUAD", 4),
-            ("SINKS", self.sinks.into()),
-        ];
-        let source = Source::new(Params::WGSL)
+        let mut source = Source::new(Params::WGSL)
             .constant("WG", self.workgroup)
             .constant("E", self.head_dim)
             .constant("TOKENS", self.tokens)
             .constant("HEADS", self.heads)
-            .constant("ROWS", rows)
             .constant("QUADS", columns * 2)
             .constant("UNITS", columns)
-            .constant("QUERY_QUADS", quads)
             .constant("BLOCKS", columns / block)
             .constant("BLOCK_UNITS", block)
             .constant("HEAD_STEP", layout.head_words() / element)
             .constant("ROW_STEP", layout.row_words() / element)
             .constant("UNIT_STEP", unit)
-            .constant("KEY_LANES", lanes.keys)
-            .constant("SCORE_ROWS", lanes.score_rows)
-            .constant("UNIT_LANES", lanes.units)
-            .constant("ROW_GROUPS", lanes.row_groups)
-            .constant("VALUE_ROWS", lanes.value_rows)
-            .constant("KEY_GROUPS", lanes.key_groups)
-            .constant("WEIGHT_PARTS", lanes.weight_parts)
             .operand(0, Access::ReadArena, "qkv", "array<f32>")
             .operand(1, Access::ReadArena, "kv", ty)
             .operand(2, Access::Write, "out", "array<f32>")
             .operand(3, Access::Write, "scratch", "array<vec4<f32>>")
             .operand(4, Access::Range, "range", "vec4<u32>");
-        let source =
-            if self.sinks { source.operand(5, Access::Read, "vectors", "array<f32>") } else { source };
-        source.text(&lanes::unroll(include_str!("attention.wgsl"), &counts)).text(text).finish()
+        if self.sinks {
+            source = source.operand(5, Access::Read, "vectors", "array<f32>");
+        }
+        let source = source.text(include_str!("attention_reach.wgsl"));
+        let main = if self.one_subgroup {
+            let counts = [
+                ("ROWS", rows),
+                ("UNITS", columns),
+                ("LANE_UNITS", columns.div_ceil(self.workgroup)),
+                ("GROUPS", PAGE / self.workgroup),
+                ("WG", self.workgroup),
+                ("SCALES", if block > 1 { columns / block } else { 0 }),
+                ("SINKS", self.sinks.into()),
+            ];
+            source.text(&lanes::unroll(include_str!("attention_lanes.wgsl"), &counts))
+        } else {
+            let lanes = self.lanes();
+            let counts = [
+                ("VALUE_ROWS", lanes.value_rows),
+                ("LANE_UNITS", lanes.lane_units),
+                ("SCORE_ROWS", lanes.score_rows),
+                ("LANE_KEYS", PAGE / lanes.keys),
+                ("QUAD", 4),
+                ("SINKS", self.sinks.into()),
+            ];
+            let joined = if lanes.key_groups > 1 { self.workgroup * 2 } else { 0 };
+            source
+                .constant("ROWS", rows)
+                .constant("QUERY_QUADS", (rows * columns * 2).max(joined))
+                .constant("KEY_LANES", lanes.keys)
+                .constant("SCORE_ROWS", lanes.score_rows)
+                .constant("UNIT_LANES", lanes.units)
+                .constant("ROW_GROUPS", lanes.row_groups)
+                .constant("VALUE_ROWS", lanes.value_rows)
+                .constant("KEY_GROUPS", lanes.key_groups)
+                .constant("WEIGHT_PARTS", lanes.weight_parts)
+                .text(&lanes::unroll(include_str!("attention.wgsl"), &counts))
+        };
+        main.text(text).finish()
     }
 
     fn operands(&self) -> Vec<Access> {

@@ -20,13 +20,6 @@
 // f32 and q8_0 are within 10 % of f16. A lane of 8 has four keys, so a load of queries is used four times; fewer keys
 // at once were slower by a tenth (2) and by half (1), and explicit multiply-adds changed nothing.
 
-const MASKED: f32 = -1e30;
-
-struct Eight {
-    lo: vec4<f32>,
-    hi: vec4<f32>,
-}
-
 var<workgroup> queries: array<vec4<f32>, QUERY_QUADS>;
 var<workgroup> scores: array<f32, ROWS * PAGE>;
 var<workgroup> weights: array<vec4<f32>, ROWS * 8u>;
@@ -34,48 +27,11 @@ var<workgroup> largest: array<f32, 2u * ROWS>;
 var<workgroup> fade: array<f32, ROWS>;
 var<workgroup> sums: array<f32, WG>;
 
-fn capped(s: f32) -> f32 {
-    if (p.softcap == 0.0) {
-        return s;
-    }
-    // tanh by an exponential that cannot overflow.
-    let t = exp(-2.0 * abs(s) / p.softcap);
-    return sign(s) * p.softcap * (1.0 - t) / (1.0 + t);
-}
-
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) workgroups: vec3<u32>,
         @builtin(local_invocation_index) lane: u32) {
-    let index = workgroup.x + workgroup.y * workgroups.x;
-    let tile = index / (p.splits * p.kv_heads * p.parts);
-    if (tile >= step[p.tile_count]) {
-        return;
-    }
-    let part = index % p.parts;
-    let kv_head = (index / p.parts) % p.kv_heads;
-    let split = (index / (p.parts * p.kv_heads)) % p.splits;
-    let entry = p.tiles + tile * 4u;
-    let first_token = step[entry];
-    let tokens = min(step[entry + 1u], TOKENS);
-    let table = p.table + step[entry + 2u] * p.pages;
-    let first_position = step[entry + 3u];
-
-    // Keys [key_first, key_end) are those of the range that any row sees; pages [page, page_end) are this split's.
-    let range_end = range.x + min(range.y, ~range.x);
-    let behind = select(0u, first_position + 1u - min(p.window, first_position + 1u), p.window > 0u);
-    let key_first = max(range.x, behind);
-    let key_end = max(min(range_end, first_position + tokens), key_first);
-    let page_first = key_first / PAGE;
-    let page_count = select(0u, (key_end + PAGE - 1u) / PAGE - page_first, key_end > key_first);
-    let share = (page_count + p.splits - 1u) / p.splits;
-    let page_begin = page_first + min(split * share, page_count);
-    let page_end = page_first + min((split + 1u) * share, page_count);
-
-    let fresh = p.first_segment == 1u && range.x == 0u;
-    let finish = p.last_segment == 1u && p.splits == 1u && range_end >= step[STEP_KV_MAX];
-    // Ranges past every sequence come after the one that wrote `out`: their states are no longer there.
-    let past = range.x >= step[STEP_KV_MAX];
-    if (page_begin == page_end && (past || !(fresh || finish))) {
+    let at = reach_of(workgroup.x + workgroup.y * workgroups.x);
+    if (at.idle) {
         return;
     }
 
@@ -90,10 +46,10 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
     for (var i = lane; i < ROWS * QUADS; i += WG) {
         let row = i / QUADS;
         let e = (i % QUADS) * 4u;
-        let head = part * HEADS + row % HEADS;
+        let head = at.part * HEADS + row % HEADS;
         var q = vec4<f32>(0.0);
-        if (row / HEADS < tokens && head < p.group) {
-            let start = (first_token + row / HEADS) * p.qkv_stride + (kv_head * p.group + head) * E + e;
+        if (row / HEADS < at.tokens && head < p.group) {
+            let start = (at.first_token + row / HEADS) * p.qkv_stride + (at.kv_head * p.group + head) * E + e;
             for (var c = 0u; c < 4u; c++) {
                 if (e + c < E) {
                     q[c] = qkv[start + c] * p.scale;
@@ -104,18 +60,18 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
     }
 
     // A lane's rows of the values, whether they exist, and where their state stands.
-    let state_base = (split * p.max_tokens + first_token) * p.heads;
+    let state_base = (at.split * p.max_tokens + at.first_token) * p.heads;
     //: for $r VALUE_ROWS
     let row$r = min(value_row + $r, ROWS - 1u);
-    let head$r = part * HEADS + row$r % HEADS;
-    let real$r = works && key_group == 0u && value_row + $r < ROWS && row$r / HEADS < tokens && head$r < p.group;
-    let state$r = (state_base + (row$r / HEADS) * p.heads + kv_head * p.group + head$r) * (QUADS + 1u);
+    let head$r = at.part * HEADS + row$r % HEADS;
+    let real$r = works && key_group == 0u && value_row + $r < ROWS && row$r / HEADS < at.tokens && head$r < p.group;
+    let state$r = (state_base + (row$r / HEADS) * p.heads + at.kv_head * p.group + head$r) * (QUADS + 1u);
     var sum$r = 0.0;
     //: for $j LANE_UNITS
     var lo$r_$j = vec4<f32>(0.0);
     var hi$r_$j = vec4<f32>(0.0);
     //: end
-    if (real$r && !fresh) {
+    if (real$r && !at.fresh) {
         sum$r = scratch[state$r + QUADS].y;
         //: for $j LANE_UNITS
         lo$r_$j = scratch[state$r + 2u * min(unit_lane + $j * UNIT_LANES, UNITS - 1u)];
@@ -124,10 +80,10 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
     }
     //: end
     for (var row = lane; row < ROWS; row += WG) {
-        let head = part * HEADS + row % HEADS;
+        let head = at.part * HEADS + row % HEADS;
         var m = MASKED;
-        if (!fresh && row / HEADS < tokens && head < p.group) {
-            let state = (state_base + (row / HEADS) * p.heads + kv_head * p.group + head) * (QUADS + 1u);
+        if (!at.fresh && row / HEADS < at.tokens && head < p.group) {
+            let state = (state_base + (row / HEADS) * p.heads + at.kv_head * p.group + head) * (QUADS + 1u);
             m = scratch[state + QUADS].x;
         }
         largest[row] = m;
@@ -135,12 +91,12 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
     workgroupBarrier();
 
     var turn = 0u;
-    for (var page = page_begin; page < page_end; page++) {
-        let physical = step[table + page % p.pages];
+    for (var page = at.page_begin; page < at.page_end; page++) {
+        let physical = step[at.table + page % p.pages];
         if (physical < p.first_page || physical - p.first_page >= p.segment_pages) {
             continue;
         }
-        let base = ((physical - p.first_page) * p.kv_heads + kv_head) * HEAD_STEP;
+        let base = ((physical - p.first_page) * p.kv_heads + at.kv_head) * HEAD_STEP;
 
         // Scores.
         //: for $k LANE_KEYS
@@ -171,10 +127,10 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
         //: for $k LANE_KEYS
         {
             let position = page * PAGE + key$k;
-            let inside = position >= key_first && position < key_end;
+            let inside = position >= at.key_first && position < at.key_end;
             //: for $r SCORE_ROWS
             if (score_row + $r < ROWS) {
-                let query = first_position + (score_row + $r) / HEADS;
+                let query = at.first_position + (score_row + $r) / HEADS;
                 let seen = inside && position <= query && (p.window == 0u || position + p.window > query);
                 scores[(score_row + $r) * PAGE + key$k] = select(MASKED, capped(s$r_$k), seen);
             }
@@ -209,8 +165,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
         // Values.
         if (works) {
             let page_start = page * PAGE;
-            let near = max(key_first, page_start) - page_start;
-            let far = min(key_end - page_start, PAGE) - 1u;
+            let near = max(at.key_first, page_start) - page_start;
+            let far = min(at.key_end - page_start, PAGE) - 1u;
             //: for $r VALUE_ROWS
             let fade$r = fade[row$r];
             sum$r *= fade$r;
@@ -264,16 +220,16 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
         var inverse = select(0.0, 1.0 / sum$r, sum$r > 0.0);
         //: for $once SINKS
         // The sink is one more score, of no value. It joins here and nowhere else: states carry keys alone.
-        let sink$r = vectors[p.sinks + kv_head * p.group + head$r];
+        let sink$r = vectors[p.sinks + at.kv_head * p.group + head$r];
         let top$r = max(largest[turn * ROWS + row$r], sink$r);
         let kept$r = exp(largest[turn * ROWS + row$r] - top$r);
         inverse = kept$r / (kept$r * sum$r + exp(sink$r - top$r));
         //: end
-        let to = (first_token + row$r / HEADS) * p.out_stride + (kv_head * p.group + head$r) * E;
+        let to = (at.first_token + row$r / HEADS) * p.out_stride + (at.kv_head * p.group + head$r) * E;
         //: for $j LANE_UNITS
         if (unit_lane + $j * UNIT_LANES < UNITS) {
             let unit = unit_lane + $j * UNIT_LANES;
-            if (finish) {
+            if (at.finish) {
                 for (var c = 0u; c < 4u; c++) {
                     if (8u * unit + c < E) {
                         out[to + 8u * unit + c] = lo$r_$j[c] * inverse;
@@ -288,7 +244,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) wo
             }
         }
         //: end
-        if (!finish && unit_lane == 0u) {
+        if (!at.finish && unit_lane == 0u) {
             scratch[state$r + QUADS] = vec4<f32>(largest[turn * ROWS + row$r], sum$r, 0.0, 0.0);
         }
     }

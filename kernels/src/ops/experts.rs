@@ -290,11 +290,11 @@ impl Shader for Variant {
     }
 
     fn wgsl(&self) -> String {
-        let (wide, shared) = match self {
-            Variant::Routing(body) | Variant::Few(body) => (body.wide, body.shared()),
-            Variant::Many(body) => (body.wide, body.shared()),
+        let (wide, quads, shared) = match self {
+            Variant::Routing(body) | Variant::Few(body) => (body.wide, body.quads(), body.shared()),
+            Variant::Many(body) => (body.wide, body.quads(), body.shared()),
         };
-        let source = linear::source(Params::WGSL, wide)
+        let source = linear::source(Params::WGSL, wide, quads)
             .operand(4, Access::ReadArena, "routing", "array<u32>")
             .constant("HEADER", expert_sort::HEADER);
         let rows = match self {
@@ -366,7 +366,7 @@ mod tests {
         let step = |tokens| StepShape { tokens, ..StepShape::default() };
         // 64 rows of 64 codes and two halves, padded to 80 bytes; half of the experts, so half of the choices.
         let few = plan(&cpu(), &args);
-        assert_eq!(few.workgroups.of(&step(3)), 3 * 6 * 8);
+        assert_eq!(few.workgroups.of(&step(3)), 3 * 6 * 2);
         assert_eq!(few.cost.bytes(18, 0), 18 * (64 * 80 + 4 * 64 + 4 * 64 + 4) / 2);
         assert_eq!(few.cost.flops(18, 0), 18 * 64 * 64);
         let many = plan(&cpu(), &Args { tile: Some(8), max_tokens: 512, ..args.clone() });
@@ -376,6 +376,6 @@ mod tests {
         // 24 choices cannot end in more than 24 tiles.
         let short = plan(&cpu(), &Args { tile: Some(2), max_tokens: 4, ..args });
         assert!(matches!(short.kernel, Kernel::Experts(Variant::Few(_))));
-        assert_eq!(short.workgroups.of(&step(4)), (12 + 24) * 8);
+        assert_eq!(short.workgroups.of(&step(4)), (12 + 24) * 2);
     }
 }

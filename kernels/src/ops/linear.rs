@@ -4,18 +4,9 @@ use super::{mat_mat, mat_vec};
 use crate::shader::{Access, Source};
 use crate::{Call, Cost, Format, Profile, Record};
 
-/// Most rows of `x` that the mat-vec takes.
+/// Most rows of `x` that the mat-vec takes; more go to the mat-mat. Where lanes have rows of their own, both have one body,
+/// and the mat-vec is the one for fewer columns.
 pub const MAT_VEC_ROWS: u32 = 8;
-
-/// Most rows of `x` that go to the mat-vec on this adapter; more go to the mat-mat. Measured on lavapipe, 1536²: the
-/// broadcasting mat-mat takes as long for 1 to 8 rows (q8_0 1.3 ms, q4_k 1.7), the mat-vec q8_0 0.68, 0.79, 1.14 and
-/// 2.2 ms for 1, 2, 4 and 8 rows, q4_k 0.70, 0.92, 1.33 and 2.05.
-pub fn mat_vec_rows(profile: &Profile) -> u32 {
-    match mat_mat::body(profile) {
-        mat_mat::Body::Broadcast => MAT_VEC_ROWS / 2,
-        mat_mat::Body::Tiles | mat_mat::Body::Plain => MAT_VEC_ROWS,
-    }
-}
 
 /// Sizes and places.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,11 +65,7 @@ pub(crate) const NO_BIAS: u32 = u32::MAX;
 /// Plans the dispatch. Operands: matrix shard (Read), x (ReadArena), out (Write), vectors (Read; any one word when
 /// there is no bias).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
-    if args.max_rows <= mat_vec_rows(profile) {
-        mat_vec::plan(profile, args)
-    } else {
-        mat_mat::plan(profile, args)
-    }
+    if args.max_rows <= MAT_VEC_ROWS { mat_vec::plan(profile, args) } else { mat_mat::plan(profile, args) }
 }
 
 /// The record of the matrix. A `K` that is not whole blocks is cut to whole blocks: no matrix has one.
@@ -108,9 +95,10 @@ pub(crate) fn wide(k: u32, x_stride: u32) -> bool {
 }
 
 /// The start of a product's module: parameters, and the operands w, x, out and vectors.
-pub(crate) fn source(params: &str, wide: bool) -> Source {
+/// `quads`: the matrix is read by four words.
+pub(crate) fn source(params: &str, wide: bool, quads: bool) -> Source {
     Source::new(params)
-        .operand(0, Access::Read, "w", "array<u32>")
+        .operand(0, Access::Read, "w", if quads { "array<vec4<u32>>" } else { "array<u32>" })
         .operand(1, Access::ReadArena, "x", if wide { "array<vec4<f32>>" } else { "array<f32>" })
         .operand(2, Access::Write, "out", "array<f32>")
         .operand(3, Access::Read, "vectors", "array<f32>")
@@ -173,7 +161,7 @@ mod tests {
         let is_vec = |profile: &Profile, rows| matches!(plan(profile, &args(rows)).kernel, Kernel::MatVec(_));
         assert!(is_vec(&gpu, 1) && is_vec(&gpu, 8) && !is_vec(&gpu, 9));
         let cpu = Profile::new("cpu", Limits::webgpu_default(), Some((8, 8)), true);
-        assert!(is_vec(&cpu, 4) && !is_vec(&cpu, 5));
+        assert!(is_vec(&cpu, 1) && is_vec(&cpu, 8) && !is_vec(&cpu, 9));
     }
 
     #[test]

@@ -5,19 +5,20 @@
 //! * *tiles*: 64 × 64 outputs by 256 invocations, 32 values of K at a time decoded once into workgroup memory
 //!   (16 KiB), 4 × 4 outputs an invocation. For GPUs; not yet timed on one. The experts' products also have it with 16
 //!   and 32 rows of x.
-//! * *broadcast*: 8 lanes of one subgroup, each with 4 rows of W in registers, and 8 rows of x for all: a lane loads
-//!   one value of each oct of x and hands it to the others. No workgroup memory, no barrier.
+//! * *broadcast*: 8 lanes of one subgroup, each with 4 rows of W of its own, and 8 rows of x (16 against f32) for all: a
+//!   lane loads four values of each chunk of x and hands them to the others. No workgroup memory, no barrier. The
+//!   mat-vec has this body too, for fewer rows of x.
 //! * *plain*: 8 lanes with 8 rows of W each and 4 rows of x, which every lane loads by itself. The same without
 //!   subgroups.
 //!
 //! Grid: `ceil(N / rows) × ceil(T / tokens)` of the tile, folded over two dimensions. Limits: 5 storage buffers.
 //!
-//! Measured (lavapipe of Mesa 22.3, 2 cores shared with other work, so processor time over two; GFLOP/s at 64×1536×576
-//! and 512×576×1536): broadcast q4_1 35 and 36, q8_0 30 and 30, f16 23 and 26, f32 17; plain q4_1 23 and 24, q8_0 18
-//! and 19; tiles 4. Other register tiles of broadcast for q4_1: 1 × 16 18, 2 × 8 26, 3 × 8 30, 4 × 6 26, 4 × 12 32 and
-//! 40 at twice the compile time.
+//! Measured (lavapipe of Mesa 22.3, 2 cores busy with other work, so processor time over two; GFLOP/s of broadcast at
+//! 128×2048×2048): q4_1 35, q8_0 33, f32 25. Other register tiles (rows a lane × rows of x): f32 2 × 8 17, 4 × 8 18, 8 × 8
+//! 16, 2 × 16 24; q4_1 2 × 8 28, 4 × 4 32, and 4 × 16 40 and 8 × 8 43 at twice the compile time. f32 is held by its loads,
+//! codes by arithmetic. At 64×1536×576: plain q4_1 23, q8_0 18; tiles 4.
 
-use super::{lanes, linear};
+use super::{lanes, linear, row_lanes};
 use crate::shader::{Access, Shader, Source};
 use crate::unpack::unpackers;
 use crate::{Call, Count, Format, Profile};
@@ -88,8 +89,10 @@ impl Variant {
     pub(crate) fn new(format: Format, body: Body, wide: bool) -> Self {
         match body {
             Body::Tiles => Self { format, body, rows: 4, tokens: 4, wide },
-            // Single values of x are loaded, whatever its strides.
-            Body::Broadcast => Self { format, body, rows: 4, tokens: 8, wide: false },
+            // Eight loads for 32 values of f32: twice the rows of x use them.
+            Body::Broadcast => {
+                Self { format, body, rows: 4, tokens: if format == Format::F32 { 16 } else { 8 }, wide }
+            }
             Body::Plain => Self { format, body, rows: 8, tokens: 4, wide },
         }
     }
@@ -116,8 +119,16 @@ impl Variant {
         }
     }
 
+    /// Whether the matrix is bound as vec4.
+    pub(crate) fn quads(&self) -> bool {
+        self.body == Body::Broadcast
+    }
+
     /// The module, after its parameters and operands; `share` is the text of `share_of`, `row_of`, `x_row` and `leaves`.
     pub(crate) fn module(&self, source: Source, share: &str) -> String {
+        if self.body == Body::Broadcast {
+            return row_lanes::module(source, share, self.format, self.rows, self.tokens, self.wide);
+        }
         let source = source
             .constant("WG", self.workgroup())
             .constant("ROWS", self.rows)
@@ -125,25 +136,19 @@ impl Variant {
             .constant("NO_BIAS", linear::NO_BIAS);
         let counts = [("ROWS", self.rows), ("TOKENS", self.tokens), ("FOUR", 4)];
         let source = unpackers(source, self.format);
-        let source = match (self.body, self.wide) {
-            (Body::Broadcast, _) => source.text(include_str!("linear_single.wgsl")),
-            (_, true) => source.text(include_str!("linear_wide.wgsl")),
-            (_, false) => {
-                source.text(include_str!("linear_single.wgsl")).text(include_str!("linear_narrow.wgsl"))
-            }
+        let source = source
+            .text(if self.wide {
+                include_str!("linear_wide.wgsl")
+            } else {
+                concat!(include_str!("linear_single.wgsl"), include_str!("linear_narrow.wgsl"))
+            })
+            .text(include_str!("linear.wgsl"))
+            .text(share);
+        let body = match self.body {
+            Body::Tiles => include_str!("mat_mat_tiles.wgsl"),
+            Body::Broadcast | Body::Plain => include_str!("mat_mat_plain.wgsl"),
         };
-        let source = source.text(include_str!("linear.wgsl")).text(share);
-        let body = include_str!("mat_mat_lanes.wgsl");
-        match self.body {
-            Body::Tiles => source.text(&lanes::unroll(include_str!("mat_mat_tiles.wgsl"), &counts)),
-            Body::Broadcast => {
-                source.text(include_str!("mat_mat_broadcast.wgsl")).text(&lanes::unroll(body, &counts))
-            }
-            Body::Plain => {
-                source.text(include_str!("mat_mat_plain.wgsl")).text(&lanes::unroll(body, &counts))
-            }
-        }
-        .finish()
+        source.text(&lanes::unroll(body, &counts)).finish()
     }
 
     /// Variants that between them use every text.
@@ -155,6 +160,7 @@ impl Variant {
         for format in [Format::F16, Format::Q4K] {
             all.push(Self::new(format, Body::Tiles, false));
             all.push(Self::new(format, Body::Broadcast, false));
+            all.push(Self::new(format, Body::Broadcast, true));
             all.push(Self::new(format, Body::Plain, false));
             all.push(Self::new(format, Body::Plain, true));
         }
@@ -175,7 +181,7 @@ impl Shader for Variant {
     }
 
     fn wgsl(&self) -> String {
-        self.module(linear::source(linear::Params::WGSL, self.wide), linear::ROWS)
+        self.module(linear::source(linear::Params::WGSL, self.wide, self.quads()), linear::ROWS)
     }
 
     fn operands(&self) -> Vec<Access> {

@@ -1,8 +1,11 @@
 //! Matrix × 1–8 vectors: `out[t, n] = Σ_k W[n, k]·x[t, k] (+ bias[n]) (+ out[t, n])`, sums in f32.
 //!
-//! Grid: a workgroup computes ROWS rows of W for up to COLS rows of x, its lanes share K by granules of octs, and the
-//! lanes are summed at the end. `ceil(N / ROWS) × ceil(T / COLS)` workgroups, folded over two dimensions. A software
-//! driver wants the workgroup to be one subgroup (no barrier, no workgroup memory), a GPU 64 lanes.
+//! Grid: a workgroup computes ROWS rows of W for up to COLS rows of x, `ceil(N / ROWS) × ceil(T / COLS)` workgroups, folded
+//! over two dimensions. Two forms, chosen by what the adapter is:
+//!
+//! * GPUs, and drivers without subgroups of 8: lanes share K by granules of octs, and are summed at the end. A software
+//!   driver wants the workgroup to be one subgroup (no barrier, no workgroup memory), a GPU 64 lanes.
+//! * Software drivers with subgroups of 8 or more: lanes have rows of their own (`row_lanes`), 4 each.
 //!
 //! Workgroup memory: `4·WG·ROWS·COLS` bytes but for one subgroup, so 8 KiB at 64 lanes, 4 rows, 8 columns. Limits: 5
 //! storage buffers.
@@ -10,15 +13,17 @@
 //! Precision: codes with a bias or an offset (affine ones) are summed unsigned and the offset is added once a granule; the
 //! error is that of an f32 sum over magnitudes two to three times the weights'. Floats, e2m1, e4m3 and q8_0 have none.
 //!
-//! Measured (lavapipe of Mesa 22.3, 2 cores shared with other work, so processor time over two; 8 lanes, 8 rows, one
-//! column, 576×1536): GB/s of weights f32 6.2, f16 5.4, bf16 5.9, q8_0 3.9, q4_1 3.4, q4_0 2.8, q5_1 2.8, q6_k 2.5,
-//! q4_k 2.3, q5_0 and iq4_nl 2.4, mxfp4 2.2, q5_k and iq4_xs 1.8, q2_k 1.4, q3_k 1.2; 4096×4096 is within 15 %. That
-//! driver loads lane by lane, so loads count: 8 rows use a loaded x; 16 gain nothing more, 4 lose 20 %. The same of
-//! packed safetensors (group 64, bf16 scales; between 576×1536 runs up to 15 % apart): affine8 4.1, affine4 3.0, affine6
-//! 2.8, affine5 2.5, affine3 1.7, affine2 1.6, affine1 1.0, mxfp8 3.4, fp8 3.3, nvfp4 2.3, nvfp4 with a row factor 2.0.
-//! Granules of 4 octs, which groups of 64 allow, gain nothing for affine4 and lose 15 % for affine8.
+//! Measured (lavapipe of Mesa 22.3, 8 lanes of 256 bits, 2 cores busy with other work, so processor time over two; lanes
+//! with rows of their own, one column, 2048×2048, which the caches hold): GB/s of weights, and 10⁹ multiply-adds a second
+//! doubled. Reading: f32 10.4 (5.2), bf16 9.0, f16 8.7, q8_0 7.1 (13), affine8 6.5. Arithmetic, which is what holds the
+//! others: q4_1 5.1 (16), q4_0 4.9, q4_k 4.9 (17), q5_k 5.0 (15), q5_0 5.1, q5_1 4.9, q6_k 4.8 (12), q3_k 3.2, q2_k 2.9,
+//! iq4_nl 3.1, iq4_xs 2.9, fp8 5.4, mxfp8 5.7, nvfp4 3.6, mxfp4 3.7, affine6 4.3, affine5 4.9, affine4 4.7, affine3 3.4,
+//! affine2 2.9, affine1 2.3 (25). 576×1536 is within 10 % of that. The loads alone reach 11 GB/s (and 16 as u64, which
+//! would need another feature): that driver loads lane by lane, some 60 cycles a load of one word or four, so codes come
+//! by vec4. For q4_1, of 52 ns that 32 values of 8 rows take, 29 are loads. Rows a lane: 2 lose 12 %, 8 gain 4 % and
+//! take twice the compile time. 2, 4 and 8 columns of q4_1 take 1.5, 2.1 and 3.6 times as long as one.
 
-use super::{lanes, linear};
+use super::{lanes, linear, mat_mat, row_lanes};
 use crate::shader::{Access, Shader, Source};
 use crate::unpack::unpackers;
 use crate::{Call, Count, Format, Profile, Reduce};
@@ -36,6 +41,8 @@ pub enum Sum {
     Subgroups,
     /// Workgroup memory.
     Shared,
+    /// None: lanes have rows of the matrix of their own.
+    Own,
 }
 
 /// What the pipeline is generated from.
@@ -45,7 +52,7 @@ pub struct Variant {
     pub format: Format,
     /// Rows of `x`: 1, 2, 4 or 8.
     pub cols: u32,
-    /// Rows of the matrix.
+    /// Rows of the matrix, of the whole workgroup.
     pub rows: u32,
     /// Invocations; a power of two.
     pub workgroup: u32,
@@ -88,6 +95,10 @@ impl Variant {
         let cols = cols.max(1).next_power_of_two();
         let mut workgroup = tuning.mat_vec_workgroup.max(1).next_power_of_two();
         let mut rows = tuning.mat_vec_rows.max(1);
+        if mat_mat::body(profile) == mat_mat::Body::Broadcast {
+            let rows = (rows / row_lanes::LANES).clamp(1, 8) * row_lanes::LANES;
+            return Self { format, cols, rows, workgroup: row_lanes::LANES, granule: 4, sum: Sum::Own, wide };
+        }
         let sum = match tuning.reduce {
             Reduce::Shared => Sum::Shared,
             Reduce::Subgroup if profile.subgroup_size.0 >= workgroup => Sum::OneSubgroup,
@@ -114,11 +125,20 @@ impl Variant {
 
     /// Workgroup memory with barriers behind it, by name: what a decision of the whole workgroup is handed on in.
     pub(crate) fn shared(&self) -> Option<&'static str> {
-        (self.sum != Sum::OneSubgroup).then_some("partial")
+        matches!(self.sum, Sum::Subgroups | Sum::Shared).then_some("partial")
+    }
+
+    /// Whether the matrix is bound as vec4.
+    pub(crate) fn quads(&self) -> bool {
+        self.sum == Sum::Own
     }
 
     /// The module, after its parameters and operands; `share` is the text of `share_of`, `row_of`, `x_row` and `leaves`.
     pub(crate) fn module(&self, source: Source, share: &str) -> String {
+        if self.sum == Sum::Own {
+            let rows = self.rows / row_lanes::LANES;
+            return row_lanes::module(source, share, self.format, rows, self.cols, self.wide);
+        }
         let source = source
             .constant("WG", self.workgroup)
             .constant("ROWS", self.rows)
@@ -139,6 +159,8 @@ impl Variant {
                 Sum::OneSubgroup => include_str!("mat_vec_one.wgsl"),
                 Sum::Subgroups => include_str!("mat_vec_subgroups.wgsl"),
                 Sum::Shared => include_str!("mat_vec_shared.wgsl"),
+                // Has no lanes to sum.
+                Sum::Own => "",
             })
             .text(&lanes::unroll(include_str!("mat_vec.wgsl"), &counts))
             .finish()
@@ -159,6 +181,9 @@ impl Variant {
             .into_iter()
             .map(|format| Self { format, granule: granule(format), ..base.clone() })
             .collect();
+        let own = Self { rows: 32, workgroup: row_lanes::LANES, granule: 4, sum: Sum::Own, ..base.clone() };
+        all.extend(Format::ALL.into_iter().map(|format| Self { format, ..own.clone() }));
+        all.push(Self { format: Format::F16, cols: 4, wide: false, ..own });
         for sum in [Sum::OneSubgroup, Sum::Shared] {
             for cols in [1, 8] {
                 let workgroup = if sum == Sum::OneSubgroup { 8 } else { 64 };
@@ -184,13 +209,14 @@ impl Shader for Variant {
             Sum::OneSubgroup => "one",
             Sum::Subgroups => "subgroups",
             Sum::Shared => "shared",
+            Sum::Own => "own",
         };
         let wide = if *wide { "" } else { "_narrow" };
         format!("mat_vec_{format}_c{cols}_r{rows}_w{workgroup}_g{granule}_{sum}{wide}")
     }
 
     fn wgsl(&self) -> String {
-        self.module(linear::source(linear::Params::WGSL, self.wide), linear::ROWS)
+        self.module(linear::source(linear::Params::WGSL, self.wide, self.quads()), linear::ROWS)
     }
 
     fn operands(&self) -> Vec<Access> {

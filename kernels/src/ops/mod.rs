@@ -25,6 +25,7 @@ mod norm;
 pub mod rms_norm;
 pub mod rope_kv;
 pub mod route;
+mod row_lanes;
 pub mod scale;
 pub mod select_rows;
 pub mod softcap;

@@ -1,9 +1,13 @@
 // Low bits: a word an oct, byte b holds values b and b + 4. Top bits: a word for two octs; nibble 2b of it holds the
 // two bits of value b of each oct, nibble 2b + 1 those of value b + 4.
-fn quants_of(row: u32, octs: u32, oct: u32) -> Oct {
-    let q = w[row + oct];
-    let t = w[plane(row, octs, SECOND_PLANE) + oct / 2u] >> (2u * (oct % 2u));
+fn sixes_oct(q: u32, t: u32) -> Oct {
     return Oct(
         from_bytes((q & 0x0F0F0F0Fu) | ((t << 4u) & 0x30303030u)),
         from_bytes(((q >> 4u) & 0x0F0F0F0Fu) | (t & 0x30303030u)));
+}
+
+fn quants_of(row: u32, octs: u32, oct: u32) -> Oct {
+    let q = word_at(row + oct);
+    let t = word_at(plane(row, octs, SECOND_PLANE) + oct / 2u) >> (2u * (oct % 2u));
+    return sixes_oct(q, t);
 }

@@ -12,7 +12,10 @@ fn iq4_values(codes: u32) -> vec4<f32> {
         f32(i32(iq4_value((codes >> 16u) & 15u) << 16u)), f32(i32(iq4_value((codes >> 24u) & 15u))));
 }
 
-fn quants_of(row: u32, octs: u32, oct: u32) -> Oct {
-    let q = w[row + oct];
+fn nibbles_oct(q: u32) -> Oct {
     return Oct(iq4_values(q), iq4_values(q >> 4u));
+}
+
+fn quants_of(row: u32, octs: u32, oct: u32) -> Oct {
+    return nibbles_oct(word_at(row + oct));
 }

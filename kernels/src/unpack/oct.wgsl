@@ -11,7 +11,7 @@ fn plane(row: u32, octs: u32, quarters: u32) -> u32 {
 
 // One of the two halves of word `at`.
 fn half_at(at: u32, which: u32) -> f32 {
-    return unpack2x16float(w[at] >> (16u * which)).x;
+    return unpack2x16float(word_at(at) >> (16u * which)).x;
 }
 
 // The values of an oct, for kernels that store them.

@@ -1,8 +1,4 @@
 // A byte for 16 values, half of an e4m3 as codes are decoded doubled; after all blocks an f32 for the row.
-fn scale_of(row: u32, octs: u32, oct: u32) -> vec2<f32> {
-    let scales = plane(row, octs, SCALES);
-    let block = oct / 2u;
-    let code = w[scales + block / 4u] >> (8u * (block % 4u));
-    let d = 0.5 * from_e4m3(vec4<u32>(code)).x * bitcast<f32>(w[scales + (octs + 7u) / 8u]);
-    return vec2<f32>(d, 0.0);
+fn row_factor(row: u32, octs: u32) -> f32 {
+    return bitcast<f32>(word_at(plane(row, octs, SCALES) + (octs + 7u) / 8u));
 }

@@ -1,7 +1,9 @@
 //! What the adapter can do at best: the figures benches divide by.
 
 use super::LoneKernel;
+use super::shapes::{Chains, Memory};
 use crate::RuntimeError;
+use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// The best of several shapes, measured on the open device.
@@ -15,95 +17,175 @@ pub struct Ceilings {
     pub flops: f64,
 }
 
-/// Bytes of the buffer that is read: larger than a CPU's caches, smaller than the default binding limit.
-const BYTES: u64 = 64 << 20;
-/// Bytes of the buffer that is written.
-const OUT_BYTES: u64 = BYTES;
-
-/// Every shape sums `PER` 16-byte words an invocation (or copies them), neighbours reading neighbours.
-fn memory_wgsl(workgroup: u32, per: u32, copy: bool) -> String {
-    let body = if copy { "b[i] = a[i];" } else { "sum = sum ^ a[i];" };
-    let end = if copy { "" } else { "if (sum.x == 0x12345u && sum.y == 0x54321u) { b[0] = sum; }" };
-    format!(
-        "@group(0) @binding(0) var<storage, read_write> a: array<vec4<u32>>;
-         @group(0) @binding(1) var<storage, read_write> b: array<vec4<u32>>;
-         @compute @workgroup_size({workgroup})
-         fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) l: u32) {{
-             var sum = vec4<u32>(0u);
-             let first = w.x * {workgroup}u * {per}u + l;
-             for (var j = 0u; j < {per}u; j++) {{ let i = first + j * {workgroup}u; {body} }}
-             {end}
-         }}"
-    )
+impl Ceilings {
+    /// The better of two measurements, figure by figure.
+    #[must_use]
+    pub fn or_better(&self, other: &Self) -> Self {
+        Self {
+            read: self.read.max(other.read),
+            copy: self.copy.max(other.copy),
+            flops: self.flops.max(other.flops),
+        }
+    }
 }
 
-/// `chains` independent accumulators of vec4, 256 multiply-adds each.
-fn flops_wgsl(workgroup: u32, chains: u32) -> String {
-    let declare: String = (0..chains).map(|c| format!("var s{c} = vec4<f32>(x + {c}.0);\n")).collect();
-    let step: String = (0..chains).map(|c| format!("s{c} = fma(s{c}, k, m);\n")).collect();
-    let sum: String = (0..chains).map(|c| format!(" + s{c}")).collect();
-    format!(
-        "@group(0) @binding(0) var<storage, read_write> a: array<vec4<f32>>;
-         @group(0) @binding(1) var<storage, read_write> b: array<vec4<f32>>;
-         @compute @workgroup_size({workgroup})
-         fn main(@builtin(global_invocation_id) g: vec3<u32>) {{
-             let x = f32(g.x);
-             let k = a[0];
-             let m = a[1];
-             {declare}
-             for (var j = 0u; j < 256u; j++) {{ {step} }}
-             b[g.x] = vec4<f32>(0.0){sum};
-         }}"
-    )
+/// A shape of a kernel, and what it reached.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tried {
+    /// In words.
+    pub shape: String,
+    /// Bytes or operations a second, or seconds.
+    pub value: f64,
+}
+
+/// Everything that was tried, the best of each first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CeilingReport {
+    /// Bytes read a second.
+    pub read: Vec<Tried>,
+    /// Bytes read and written a second by a copy.
+    pub copy: Vec<Tried>,
+    /// f32 operations a second.
+    pub flops: Vec<Tried>,
+    /// Seconds of a dispatch among others in a pass.
+    pub dispatch: Vec<Tried>,
+    /// Seconds of a submit that is waited for.
+    pub submit: Vec<Tried>,
+    /// Seconds from a submit to 4 KiB that the host can read.
+    pub readback: Vec<Tried>,
+}
+
+impl CeilingReport {
+    /// The best of each.
+    pub fn ceilings(&self) -> Ceilings {
+        let best = |tried: &[Tried]| tried.first().map_or(0.0, |best| best.value);
+        Ceilings { read: best(&self.read), copy: best(&self.copy), flops: best(&self.flops) }
+    }
+}
+
+/// Bytes of the buffer that is read: larger than a CPU's caches, smaller than the default binding limit.
+pub(super) const BYTES: u64 = 64 << 20;
+
+/// What a timed submit lasts at least, so that what a submit costs is little of it.
+const LEAST: Duration = Duration::from_millis(20);
+/// The most dispatches of a timed pass.
+const MOST: u32 = 256;
+/// Timed rounds of a shape; one that is not near the best after two has no more.
+const ROUNDS: u32 = 9;
+
+/// A kernel of a ceiling, ready to be recorded.
+pub(super) struct Ready {
+    pub pipeline: wgpu::ComputePipeline,
+    pub group: wgpu::BindGroup,
+    pub groups: u32,
 }
 
 impl LoneKernel {
-    /// Measures the ceilings; a few seconds on a software driver.
+    /// Measures the ceilings of reading, copying and multiply-adds; seconds on a software driver.
     ///
     /// # Errors
     /// [`RuntimeError::Validation`], with what wgpu refuses.
     pub fn ceilings(&self) -> Result<Ceilings, RuntimeError> {
-        #[allow(clippy::disallowed_methods)] // no plan has a lone kernel's buffers
-        let buffer = |bytes| {
-            self.device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("ceiling"),
-                size: bytes,
-                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            })
-        };
-        let (a, b) = (buffer(BYTES), buffer(OUT_BYTES));
+        Ok(self.rates()?.ceilings())
+    }
+
+    /// The same with every shape that was tried, and what dispatches, submits and readbacks cost.
+    ///
+    /// # Errors
+    /// As [`LoneKernel::ceilings`].
+    pub fn ceiling_report(&self) -> Result<CeilingReport, RuntimeError> {
+        let mut report = self.rates()?;
+        self.latencies(&mut report)?;
+        Ok(report)
+    }
+
+    fn rates(&self) -> Result<CeilingReport, RuntimeError> {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
+        let (a, b) = (self.buffer(BYTES, usage), self.buffer(BYTES, usage));
         let rate = |amount: u64, time: Duration| amount as f64 / time.as_secs_f64();
-        let mut best = Ceilings::default();
-        for (workgroup, per) in [(8, 64), (64, 16), (256, 4)] {
-            let groups = (BYTES / 16) as u32 / workgroup / per;
-            let read = self.time_text(&memory_wgsl(workgroup, per, false), groups, &a, &b)?;
-            let copy = self.time_text(&memory_wgsl(workgroup, per, true), groups, &a, &b)?;
-            best.read = best.read.max(rate(BYTES, read));
-            best.copy = best.copy.max(rate(2 * BYTES, copy));
+        let mut report = CeilingReport::default();
+        for shape in Memory::ALL {
+            let ready = self.ready(&shape.wgsl(), shape.groups(), &a, &b)?;
+            let (tried, bytes) =
+                if shape.copy { (&mut report.copy, 2 * BYTES) } else { (&mut report.read, BYTES) };
+            let known = least(tried, bytes);
+            let time = self.best(known, |encoder, times| dispatch(encoder, &ready, times))?;
+            tried.push(Tried { shape: shape.name(), value: rate(bytes, time) });
         }
-        for (workgroup, chains) in [(8, 4), (32, 8), (256, 8)] {
-            let invocations = 65_536;
-            let time = self.time_text(&flops_wgsl(workgroup, chains), invocations / workgroup, &a, &b)?;
-            best.flops = best.flops.max(rate(u64::from(invocations) * u64::from(chains) * 4 * 256 * 2, time));
+        let time = self.best(f64::MAX, |encoder, times| {
+            for _ in 0..times {
+                encoder.copy_buffer_to_buffer(&a, 0, &b, 0, BYTES);
+            }
+        })?;
+        report.copy.push(Tried { shape: "copy_buffer_to_buffer".to_owned(), value: rate(2 * BYTES, time) });
+        for shape in Chains::ALL {
+            let ready = self.ready(&shape.wgsl(), shape.groups(), &a, &b)?;
+            let known = least(&report.flops, shape.flops());
+            let time = self.best(known, |encoder, times| dispatch(encoder, &ready, times))?;
+            report.flops.push(Tried { shape: shape.name(), value: rate(shape.flops(), time) });
+        }
+        for tried in [&mut report.read, &mut report.copy, &mut report.flops] {
+            tried.sort_by(|a, b| b.value.total_cmp(&a.value));
+        }
+        Ok(report)
+    }
+
+    pub(super) fn buffer(&self, size: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
+        #[allow(clippy::disallowed_methods)] // no plan has a lone kernel's buffers
+        self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("ceiling"),
+            size,
+            usage,
+            mapped_at_creation: false,
+        })
+    }
+
+    /// The least time of one of the things that `record` puts into a list as often as it is told; as many are timed
+    /// together as make a submit that lasts. What takes more than twice `known` seconds is soon given up.
+    fn best(
+        &self,
+        known: f64,
+        record: impl Fn(&mut wgpu::CommandEncoder, u32),
+    ) -> Result<Duration, RuntimeError> {
+        let name = "ceiling";
+        let (mut best, mut times) = (Duration::MAX, 1);
+        for round in 0..=ROUNDS {
+            let start = Instant::now();
+            let mut encoder = self.device.create_command_encoder(&Default::default());
+            record(&mut encoder, times);
+            self.checked(name, || self.queue.submit([encoder.finish()]))?;
+            self.wait(name)?;
+            let time = start.elapsed() / times;
+            // The first compiles.
+            if round == 1 {
+                let enough = LEAST.as_nanos() / time.as_nanos().max(1);
+                times = u32::try_from(enough).unwrap_or(MOST).clamp(1, MOST);
+            }
+            if round > 0 {
+                best = best.min(time);
+            }
+            if round >= 2 && best.as_secs_f64() > 2.0 * known {
+                break;
+            }
         }
         Ok(best)
     }
 
-    fn time_text(
+    /// Compiles a kernel that has two buffers, the first only read, and binds them.
+    pub(super) fn ready(
         &self,
         wgsl: &str,
         groups: u32,
         a: &wgpu::Buffer,
         b: &wgpu::Buffer,
-    ) -> Result<Duration, RuntimeError> {
+    ) -> Result<Ready, RuntimeError> {
         let name = "ceiling";
-        let (pipeline, group) = self.checked(name, || {
+        self.checked(name, || {
             let entries = [0, 1].map(|binding| wgpu::BindGroupLayoutEntry {
                 binding,
                 visibility: wgpu::ShaderStages::COMPUTE,
                 ty: wgpu::BindingType::Buffer {
-                    ty: wgpu::BufferBindingType::Storage { read_only: false },
+                    ty: wgpu::BufferBindingType::Storage { read_only: binding == 0 },
                     has_dynamic_offset: false,
                     min_binding_size: None,
                 },
@@ -122,23 +204,22 @@ impl LoneKernel {
                     wgpu::BindGroupEntry { binding: 1, resource: b.as_entire_binding() },
                 ],
             });
-            (built.pipeline, group)
-        })?;
-        let mut best = Duration::MAX;
-        for round in 0..5 {
-            let start = Instant::now();
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            pass.set_pipeline(&pipeline);
-            pass.set_bind_group(0, &group, &[]);
-            pass.dispatch_workgroups(groups, 1, 1);
-            drop(pass);
-            self.checked(name, || self.queue.submit([encoder.finish()]))?;
-            self.wait(name)?;
-            if round > 0 {
-                best = best.min(start.elapsed());
-            }
-        }
-        Ok(best)
+            Ready { pipeline: built.pipeline, group, groups }
+        })
+    }
+}
+
+/// Seconds that the best so far would take for `amount`.
+fn least(tried: &[Tried], amount: u64) -> f64 {
+    tried.iter().map(|tried| amount as f64 / tried.value).fold(f64::MAX, f64::min)
+}
+
+/// A pass of `times` dispatches.
+pub(super) fn dispatch(encoder: &mut wgpu::CommandEncoder, ready: &Ready, times: u32) {
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    pass.set_pipeline(&ready.pipeline);
+    pass.set_bind_group(0, &ready.group, &[]);
+    for _ in 0..times {
+        pass.dispatch_workgroups(ready.groups, 1, 1);
     }
 }

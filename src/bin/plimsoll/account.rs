@@ -3,7 +3,7 @@
 use crate::show;
 use plimsoll::estimator::cli::bytes::{grouped, human};
 use plimsoll::runtime::Account;
-use plimsoll::runtime::process::Figure;
+use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// Bytes in digits and in words; nobody's are unknown.
@@ -11,53 +11,55 @@ pub fn amount(bytes: Option<u64>) -> String {
     bytes.map_or("unknown".to_owned(), |b| format!("{} ({})", grouped(b), human(b)))
 }
 
-fn figure(figure: Figure) -> String {
-    match figure.bytes {
-        Some(_) => format!("{} by {}", amount(figure.bytes), figure.source),
-        None => "unknown".to_owned(),
-    }
-}
-
 /// Terms as planned and as allocated, then what wgpu, the driver and the system say.
 pub fn table(account: &Account) -> String {
+    table_of(&json!(account))
+}
+
+/// The same of an account as documents and logs have it: a probe reads those of its steps' processes.
+pub fn table_of(account: &Value) -> String {
+    let bytes = |of: &Value, name: &str| of[name].as_u64();
+    let digits = |bytes: Option<u64>| bytes.map_or("none".to_owned(), grouped);
+    let text = |of: &Value, name: &str| of[name].as_str().unwrap_or("unknown").to_owned();
+    let list = |name: &str| account[name].as_array().map_or(&[][..], Vec::as_slice).iter();
+    let figure = |figure: &Value| match bytes(figure, "bytes") {
+        known @ Some(_) => format!("{} by {}", amount(known), text(figure, "source")),
+        None => "unknown".to_owned(),
+    };
     let mut table = show::table(&["term", "planned", "allocated", ""], &[1, 2]);
-    for term in account.terms.iter().chain([&account.total]) {
+    for term in list("terms").chain([&account["total"]]) {
+        let (planned, allocated) = (bytes(term, "planned"), bytes(term, "allocated"));
         // Terms that a model does not have are noise; the sum is always shown.
-        if term.planned > 0 || term.allocated > 0 || term.term == "total" {
-            let same = if term.agrees() { "as planned" } else { "NOT AS PLANNED" };
-            let (planned, allocated) = (grouped(term.planned), grouped(term.allocated));
-            table.add_row([term.term.to_owned(), planned, allocated, same.to_owned()]);
+        if planned > Some(0) || allocated > Some(0) || term["term"] == "total" {
+            let same = if planned == allocated { "as planned" } else { "NOT AS PLANNED" };
+            table.add_row([text(term, "term"), digits(planned), digits(allocated), same.to_owned()]);
         }
     }
-    let mut text = format!("{table}\n");
-    for wrong in &account.differences {
-        let bytes = |bytes: Option<u64>| bytes.map_or("none".to_owned(), grouped);
-        let (planned, allocated) = (bytes(wrong.planned), bytes(wrong.allocated));
-        let _ = writeln!(
-            text,
-            "buffer {} ({}): {planned} planned, {allocated} allocated",
-            wrong.buffer, wrong.term
-        );
+    let mut shown = format!("{table}\n");
+    for wrong in list("differences") {
+        let (planned, allocated) = (digits(bytes(wrong, "planned")), digits(bytes(wrong, "allocated")));
+        let (buffer, term) = (text(wrong, "buffer"), text(wrong, "term"));
+        let _ = writeln!(shown, "buffer {buffer} ({term}): {planned} planned, {allocated} allocated");
     }
-    if account.others > 0 {
-        let _ = writeln!(text, "other loads on this device: {}", amount(Some(account.others)));
+    if bytes(account, "others") > Some(0) {
+        let _ = writeln!(shown, "other loads on this device: {}", amount(bytes(account, "others")));
     }
-    let process = &account.process;
+    let process = |name: &str| amount(bytes(&account["process"][name], "bytes"));
     let _ = write!(
-        text,
+        shown,
         "wgpu      {} for these buffers; {} of its own\n\
          driver    reserved {}: at most {} more than all buffers, in blocks for small ones\n\
          process   resident {}, peak {}, swap {} by {}",
-        figure(account.counted),
-        amount(account.base.bytes),
-        figure(account.reserved.figure),
-        human(account.reserved.slack),
-        amount(process.resident.bytes),
-        amount(process.peak.bytes),
-        amount(process.swap.bytes),
-        process.resident.source,
+        figure(&account["counted"]),
+        amount(bytes(&account["base"], "bytes")),
+        figure(&account["reserved"]),
+        human(bytes(&account["reserved"], "slack").unwrap_or(0)),
+        process("resident"),
+        process("peak"),
+        process("swap"),
+        text(&account["process"]["resident"], "source"),
     );
-    text
+    shown
 }
 
 #[cfg(test)]

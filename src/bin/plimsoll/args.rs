@@ -108,6 +108,7 @@ pub fn device_options(adapter: &AdapterArgs, limits: &LimitArgs) -> DeviceOption
         webgpu_limits: adapter.webgpu_limits,
         max_allocation: limits.max_allocation,
         max_binding: limits.max_binding,
+        timestamps: false,
     }
 }
 

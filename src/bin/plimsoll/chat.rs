@@ -3,9 +3,12 @@
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output, SamplingArgs};
 use crate::failure::Failure;
 use crate::{load, output};
-use plimsoll::{ChatTemplate, FinishReason, GenerateOptions, Message, RenderOptions, Session};
+use plimsoll::{
+    ChatTemplate, FinishReason, GenerateOptions, Geometry, Message, Opened, RenderOptions, Session,
+};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, IsTerminal};
+use std::time::Duration;
 
 /// Flags.
 #[derive(Debug, clap::Args)]
@@ -30,6 +33,10 @@ const COMMANDS: &str = "one line is one message; /reset begins the conversation 
 
 /// What a conversation that fills the context needs.
 const ROOM: &str = "/reset begins again, a larger --context makes room";
+
+/// What a lost device leaves.
+const AGAIN: &str = "the model is loaded again and the conversation goes on: what was said before is read again with the \
+                     next message, the message that had no answer may be asked again";
 
 /// A line of input.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,7 +72,13 @@ struct Conversation {
     /// The exit code of the last of them.
     code: u8,
     answered: usize,
+    /// Devices that were lost, and how many of them since the last answer.
+    lost: u32,
+    in_a_row: u32,
 }
+
+/// Devices in a row that may be lost without an answer between, and tries to load the model again after each.
+const MOST_LOST: u32 = 3;
 
 /// Talks until the input ends, or `/quit`.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -79,7 +92,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
     let messages: Vec<Message> = args.system.iter().map(|text| Message::new("system", text)).collect();
     let fixed = messages.len();
-    let mut talk = Conversation { messages, fixed, failed: Vec::new(), code: 0, answered: 0 };
+    let mut talk =
+        Conversation { messages, fixed, failed: Vec::new(), code: 0, answered: 0, lost: 0, in_a_row: 0 };
     let asks = io::stdin().is_terminal();
     if asks {
         output::note(format_args!("{COMMANDS}"));
@@ -103,8 +117,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             Line::Unknown(command) => output::note(format_args!("no command {command}: {COMMANDS}")),
             Line::Message(text) => {
                 talk.messages.push(Message::new("user", text));
-                let answered = answer(&mut session, &template, &talk.messages, &options, !args.output.json);
-                talk.take(text, answered)?;
+                let mut said = String::new();
+                let show = !args.output.json;
+                let answered = answer(&mut session, &template, &talk.messages, &options, show, &mut said);
+                if talk.take(text, &said, answered)? {
+                    session = recovered(&opened, session, &geometry, args)?;
+                    output::note(format_args!("plimsoll: {AGAIN}"));
+                }
             }
         }
     }
@@ -113,6 +132,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         document["schema"] = json!(1);
         document["messages"] = json!(talk.messages);
         document["failed"] = json!(talk.failed);
+        document["devices_lost"] = json!(talk.lost);
         output::document(&document)?;
     }
     // Somebody at a terminal has seen it; a script looks at the exit code.
@@ -123,33 +143,72 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Conversation {
-    /// One message that does not fit is not the end of the conversation; a lost device is.
-    fn take(&mut self, question: &str, answered: Result<String, Failure>) -> Result<(), Failure> {
-        match answered {
-            Ok(text) => {
-                self.messages.push(Message::new("assistant", text));
+    /// One message that does not fit is not the end of the conversation. Nor is a lost device, unless one after the other
+    /// is lost over the same message. Answers whether one was.
+    fn take(&mut self, question: &str, said: &str, answered: Result<(), Failure>) -> Result<bool, Failure> {
+        let failure = match answered {
+            Ok(()) => {
+                self.messages.push(Message::new("assistant", said));
                 self.answered += 1;
+                self.in_a_row = 0;
+                return Ok(false);
             }
-            Err(Failure::Plimsoll(error)) if !device_is_lost(&error) => {
-                let permanent = error.is_permanent();
-                let failure = Failure::Plimsoll(error);
-                self.code = failure.code();
-                let message = match self.code {
-                    3 => format!("{}; {ROOM}", failure.message()),
-                    _ if !permanent => format!("{}; it may be asked again", failure.message()),
-                    _ => failure.message(),
-                };
-                output::note(format_args!("plimsoll: {message}"));
-                self.messages.pop();
-                // Its place in the conversation is after so many messages.
-                let after = self.messages.len();
-                self.failed
-                    .push(json!({"role": "user", "content": question, "after": after, "error": message, "permanent": permanent}));
+            Err(failure) => failure,
+        };
+        let Failure::Plimsoll(error) = &failure else { return Err(failure) };
+        let (permanent, lost) = (error.is_permanent(), device_is_lost(error));
+        self.code = failure.code();
+        let message = match self.code {
+            3 => format!("{}; {ROOM}", failure.message()),
+            _ if lost && !said.is_empty() => format!("{}; the answer ends here", failure.message()),
+            _ if lost || permanent => failure.message(),
+            _ => format!("{}; it may be asked again", failure.message()),
+        };
+        output::note(format_args!("plimsoll: {message}"));
+        self.messages.pop();
+        // Its place in the conversation is after so many messages.
+        let after = self.messages.len();
+        self.failed.push(
+            json!({"role": "user", "content": question, "after": after, "said": said, "error": message,
+            "permanent": permanent, "device_lost": lost}),
+        );
+        if lost {
+            self.lost = self.lost.saturating_add(1);
+            self.in_a_row = self.in_a_row.saturating_add(1);
+            if self.in_a_row >= MOST_LOST {
+                return Err(failure);
             }
-            Err(failure) => return Err(failure),
         }
-        Ok(())
+        Ok(lost)
     }
+}
+
+/// The same model on a device that is opened again, after the first is lost. Adapters may be away for a moment after
+/// that; what is refused for good is not tried again.
+fn recovered(
+    opened: &Opened,
+    session: Session,
+    geometry: &Geometry,
+    args: &Args,
+) -> Result<Session, Failure> {
+    let tokenizer = session.tokenizer().clone();
+    let mut last = match opened.recover(session.into_engine(), None, &mut |_| ()) {
+        Ok(recovered) => return Ok(Session::new(recovered.engine, tokenizer)),
+        Err(error) => Failure::from(error),
+    };
+    for again in 1..MOST_LOST {
+        if matches!(&last, Failure::Plimsoll(error) if error.is_permanent()) {
+            break;
+        }
+        output::note(format_args!("plimsoll: it cannot be loaded again yet: {}", last.message()));
+        std::thread::sleep(Duration::from_secs(again.into()));
+        let ready = load::admit(opened, geometry, &args.machine, &args.output);
+        match ready.and_then(|ready| ready.session(opened)) {
+            Ok((session, _)) => return Ok(session),
+            Err(failure) => last = failure,
+        }
+    }
+    Err(last)
 }
 
 fn device_is_lost(error: &plimsoll::Error) -> bool {
@@ -162,7 +221,8 @@ fn answer(
     messages: &[Message],
     options: &GenerateOptions,
     show: bool,
-) -> Result<String, Failure> {
+    said: &mut String,
+) -> Result<(), Failure> {
     let render = RenderOptions { add_generation_prompt: true, ..Default::default() };
     let prompt = template.render(messages, &render)?;
     let ids = session.tokenizer().encode(&prompt, options.add_special, options.parse_special)?;
@@ -172,14 +232,21 @@ fn answer(
     let left = geometry.context.saturating_sub(u32::try_from(ids.len()).unwrap_or(u32::MAX));
     let max_new = options.max_new.map_or(left, |most| most.min(left));
     let options = GenerateOptions { max_new: Some(max_new), ..options.clone() };
-    let mut text = String::new();
     let mut generation = session.generate_ids(&ids, &options)?;
     for piece in generation.by_ref() {
-        let piece = piece?;
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(error) => {
+                if show && !said.is_empty() {
+                    output::print(format_args!("\n"))?;
+                }
+                return Err(error.into());
+            }
+        };
         if show {
             output::print(format_args!("{piece}"))?;
         }
-        text.push_str(&piece);
+        said.push_str(&piece);
     }
     let full = max_new == left && generation.finish_reason() == Some(FinishReason::Length);
     if show {
@@ -188,7 +255,7 @@ fn answer(
     if full {
         output::note(format_args!("plimsoll: the answer ends where the context is full; {ROOM}"));
     }
-    Ok(text)
+    Ok(())
 }
 
 #[cfg(test)]

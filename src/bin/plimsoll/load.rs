@@ -9,8 +9,8 @@ use plimsoll::estimator::cli::{self, output};
 use plimsoll::runtime::request::{check_ids, check_room};
 use plimsoll::runtime::{Freed, RuntimeError};
 use plimsoll::{
-    Admitted, Budget, CacheLimit, Device, Engine, Error, Geometry, LoadProgress, Opened, Plan, Profile,
-    Runtime, Session,
+    Admitted, Budget, CacheLimit, Device, DeviceOptions, Engine, Error, Geometry, LoadProgress, Opened, Plan,
+    Profile, Runtime, Session,
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -30,9 +30,20 @@ pub fn admit(
     machine: &MachineArgs,
     out: &Output,
 ) -> Result<Ready, Failure> {
+    admit_as(opened, geometry, machine, &machine.options(), out)
+}
+
+/// The same on an adapter that is opened as `options` say.
+pub fn admit_as(
+    opened: &Opened,
+    geometry: &Geometry,
+    machine: &MachineArgs,
+    options: &DeviceOptions,
+    out: &Output,
+) -> Result<Ready, Failure> {
     runs(opened)?;
     let policy = machine.policy()?;
-    let device = Device::open(&machine.options())?;
+    let device = Device::open(options)?;
     let budget = policy.budget(reading(&device.memory()));
     let cache_limit = policy.cache_limit();
     let profile = device.profile();

@@ -1,6 +1,8 @@
 //! `plimsoll bench`: prefill and decode rates, as the engine runs them for a user; settings compared in turn.
 
 mod arms;
+mod ceilings;
+mod profile;
 mod report;
 mod requests;
 mod stats;
@@ -51,6 +53,12 @@ pub struct Args {
     /// slots, kv, context, snapshots. Arms of these are loaded for every turn, one plan at a time
     #[arg(long, value_name = "SETTING=VALUE,…", value_parser = sweep::parse, conflicts_with = "lengths")]
     pub sweep: Option<sweep::Sweep>,
+    /// Instead of a model's rates, what the adapter does at best in several shapes: reading, copying, multiply-adds, and
+    /// what a dispatch, a submit and a readback cost
+    #[arg(long, conflicts_with_all = ["model", "prompt_tokens", "new_tokens", "repetitions", "lengths", "requests", "sweep", "profile"])]
+    pub ceilings: bool,
+    #[command(flatten)]
+    pub profile: profile::ProfileArgs,
     #[command(flatten)]
     pub geometry: GeometryArgs,
     #[command(flatten)]
@@ -80,6 +88,12 @@ pub fn tokens(flag: &str, prompt: u32, new: u32) -> Result<u32, Failure> {
 pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(lengths) = &args.lengths {
         return lengths::run(args, lengths);
+    }
+    if args.ceilings {
+        return ceilings::run(args);
+    }
+    if args.profile.profile {
+        return profile::run(args);
     }
     if args.sweep.is_some() || args.requests.is_some() {
         return arms::run(args);

@@ -12,6 +12,7 @@ mod validate;
 
 pub use args::Args;
 
+use crate::account::table_of;
 use crate::bytes::{grouped, human};
 use crate::failure::Failure;
 use crate::{load, output};
@@ -41,8 +42,8 @@ struct Probe<'a> {
     ceiling: Option<(u64, String)>,
     /// What was resolved of the limit of retained memory.
     cache_limit: Value,
-    /// Bytes left to others.
-    reserve: Option<u64>,
+    /// Bytes left to others, and the setting that says so.
+    reserve: Option<(u64, String)>,
     geometry: Geometry,
     first: u32,
     last: u32,
@@ -52,6 +53,8 @@ struct Probe<'a> {
     /// Other processes' limits and the machine's, for the log's key.
     total: Option<u64>,
     address_space: Option<u64>,
+    /// The limit of a control group.
+    group: Option<u64>,
 }
 
 /// Probes.
@@ -107,7 +110,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 impl<'a> Probe<'a> {
     fn new(args: &'a Args) -> Result<Self, Failure> {
-        let ceiling = args.machine.ceiling()?;
+        let (policy, ceiling) = (args.machine.policy()?, args.machine.ceiling()?);
         let opened = args.model.open()?;
         let (first, last) = args.ends(&opened)?;
         let geometry = args.geometry.resolve(&opened.model, Some(first));
@@ -122,14 +125,18 @@ impl<'a> Probe<'a> {
         if let Some(floor) = floor {
             limits += &format!(", a floor of {}", grouped(floor));
         }
+        let group = host::group();
+        if let Some(group) = &group {
+            limits += &format!(", a control group of {} by {}", grouped(group.limit), group.file.display());
+        }
         if let Some(bytes) = address_space {
             limits += &format!(", an address space of {} by ulimit -v", grouped(bytes));
         }
         Ok(Self {
             args,
             ceiling,
-            cache_limit: json!(args.machine.policy()?.cache_limit()),
-            reserve: args.machine.limits.reserve,
+            cache_limit: json!(policy.cache_limit()),
+            reserve: policy.reserve().map(|reserve| (reserve.bytes, reserve.name.clone())),
             first,
             last,
             geometry,
@@ -140,6 +147,7 @@ impl<'a> Probe<'a> {
             limits,
             total: memory.total,
             address_space,
+            group: group.map(|group| group.limit),
             opened,
         })
     }
@@ -168,7 +176,8 @@ impl<'a> Probe<'a> {
             "step": self.args.step,
             "max": self.last,
             "floor": self.watch.floor,
-            "limits": {"memory": self.ceiling, "reserve": self.reserve, "cache": self.cache_limit, "address_space": self.address_space, "machine": self.total},
+            "limits": {"memory": self.ceiling, "reserve": self.reserve, "cache": self.cache_limit, "address_space": self.address_space,
+                "group": self.group, "machine": self.total},
         })
     }
 
@@ -298,7 +307,7 @@ impl<'a> Probe<'a> {
             output::print(format_args!("{}\n", report::line(step)))?;
         }
         if self.args.output.verbose > 0 {
-            output::note(format_args!("{}", step.account));
+            output::note(format_args!("{}", table_of(&step.account)));
         }
         Ok(())
     }

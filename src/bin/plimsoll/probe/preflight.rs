@@ -5,7 +5,7 @@ use super::args::{Args, Floor};
 use crate::bytes::{grouped, human};
 use crate::failure::Failure;
 use crate::{output, show};
-use plimsoll::runtime::host::{self, HostMemory, Process};
+use plimsoll::runtime::host::{self, Group, HostMemory, Process};
 use serde::Serialize;
 use serde_json::json;
 
@@ -33,6 +33,7 @@ struct Machine {
     memory: HostMemory,
     largest: Vec<Process>,
     address_space: Option<u64>,
+    group: Option<Group>,
     /// Bytes of the model's tensors, where one was named.
     model: Option<u64>,
 }
@@ -50,6 +51,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         memory: HostMemory::take(),
         largest: host::largest(5),
         address_space: host::address_space(),
+        group: host::group(),
         model,
     };
     let checks = checks(&machine, args.floor);
@@ -88,6 +90,11 @@ fn checks(machine: &Machine, floor: Floor) -> Vec<Check> {
             },
         ),
     ];
+    if let Some(group) = &machine.group {
+        let (limit, file) = (amount(group.limit), group.file.display());
+        let says = format!("limited to {limit} by {file}: the ceiling will be that limit's");
+        all.push(check("control group", (State::Ask, says)));
+    }
     if let Some(bytes) = machine.model {
         all.push(check("model", fits(&machine.memory, floor, bytes)));
     }
@@ -163,14 +170,15 @@ mod tests {
             swap_total: Some(gib(swap)),
         };
         let floor = Floor::default();
-        let states = |memory: HostMemory, resident, address_space, model| {
+        let states = |memory: HostMemory, resident, address_space: Option<u64>, model| {
             let largest = vec![Process { pid: 7, name: "other".into(), resident: gib(resident) }];
-            let machine = Machine { memory, largest, address_space, model };
+            let group = address_space.map(|limit| Group { limit, available: limit, file: "/limit".into() });
+            let machine = Machine { memory, largest, address_space, group, model };
             checks(&machine, floor).iter().map(|check| check.state).collect::<Vec<_>>()
         };
         use State::{Ask, Fix, Ok};
         assert_eq!(states(memory(80, 0, 0), 1, None, None), [Ok, Ok, Ok, Ok]);
-        assert_eq!(states(memory(40, 1, 8), 30, Some(gib(4)), Some(gib(20))), [Ask, Ask, Ask, Ask, Ok]);
+        assert_eq!(states(memory(40, 1, 8), 30, Some(gib(4)), Some(gib(20))), [Ask, Ask, Ask, Ask, Ask, Ok]);
         assert_eq!(states(memory(9, 0, 8), 5, None, Some(gib(20))), [Fix, Ok, Ok, Ok, Ask]);
         assert_eq!(states(HostMemory::default(), 1, None, Some(1)), [Ask, Ask, Ask, Ok, Ask]);
     }

@@ -1,0 +1,15 @@
+struct ScaleSpan {
+    d: f32,
+}
+
+fn scale_span(row: u32, octs: u32, span: u32) -> ScaleSpan {
+    return ScaleSpan(scale_of(row, octs, 0u).x);
+}
+
+fn next_scales(v: ScaleSpan) -> ScaleSpan {
+    return v;
+}
+
+fn scale_in(v: ScaleSpan, half: u32) -> vec2<f32> {
+    return vec2<f32>(v.d, 0.0);
+}
