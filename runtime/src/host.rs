@@ -144,15 +144,15 @@ mod tests {
     fn a_group_that_leaves_less_is_what_there_is() {
         let machine = HostMemory { available: Some(50), total: Some(100), ..HostMemory::default() };
         let group = |limit, available| Group { limit, available, file: PathBuf::new() };
-        let within = |machine: HostMemory, group| {
-            let memory = machine.within(group);
+        let within = |machine: HostMemory, group: Option<Group>| {
+            let memory = machine.within(group.as_ref());
             (memory.available, memory.total)
         };
         assert_eq!(within(machine, None), (Some(50), Some(100)));
-        assert_eq!(within(machine, Some(&group(40, 30))), (Some(30), Some(40)));
+        assert_eq!(within(machine, Some(group(40, 30))), (Some(30), Some(40)));
         // The group has room, and the machine has none.
-        assert_eq!(within(machine, Some(&group(90, 80))), (Some(50), Some(90)));
-        assert_eq!(within(HostMemory::default(), Some(&group(40, 30))), (Some(30), Some(40)));
+        assert_eq!(within(machine, Some(group(90, 80))), (Some(50), Some(90)));
+        assert_eq!(within(HostMemory::default(), Some(group(40, 30))), (Some(30), Some(40)));
     }
 
     #[cfg(target_os = "linux")]

@@ -84,7 +84,7 @@ fn pages_are_shared_by_those_that_run_together() {
     engine.submit(request(&asked, 28)).unwrap();
     one_step(&mut engine, &mut outcomes);
     let late = engine.submit(request(&asked, 20)).unwrap();
-    let other = engine.submit(request(&prompt(4, 64), 20)).unwrap();
+    let other = engine.submit(request(prompt(4, 64), 20)).unwrap();
     one_step(&mut engine, &mut outcomes);
     assert_eq!((outcomes[&late].cached, outcomes[&other].cached), (96, 0));
     // Four pages, one more that is not shared, and three.
@@ -108,7 +108,7 @@ fn retained_pages_are_free_pages_and_the_oldest_go_first() {
     // Whatever is retained, two that fill the pool are admitted at once.
     let mut outcomes = Outcomes::new();
     for seed in 5..7 {
-        engine.submit(request(&prompt(seed, 120), 8)).unwrap();
+        engine.submit(request(prompt(seed, 120), 8)).unwrap();
     }
     one_step(&mut engine, &mut outcomes);
     assert_eq!(engine.running(), 2);
@@ -190,7 +190,7 @@ fn what_was_computed_of_a_cancelled_request_is_kept_and_no_more() {
     drain(&mut engine, &mut outcomes);
     assert_eq!(ask(&mut engine, &asked, 5), 96);
     // One that was dropped counts alike.
-    let dropped = engine.submit(request(&prompt(2, 90), 5)).unwrap();
+    let dropped = engine.submit(request(prompt(2, 90), 5)).unwrap();
     one_step(&mut engine, &mut outcomes);
     assert!(engine.end(dropped));
     assert_eq!(ask(&mut engine, &prompt(2, 90), 5), 32);
@@ -200,8 +200,8 @@ fn what_was_computed_of_a_cancelled_request_is_kept_and_no_more() {
 fn a_lost_device_takes_everything_with_it() {
     let mut engine = engine(HYBRID, 128, 2, 64, 2);
     ask(&mut engine, &prompt(1, 100), 1);
-    engine.submit(request(&prompt(1, 100), 5)).unwrap();
-    engine.submit(request(&prompt(2, 100), 5)).unwrap();
+    engine.submit(request(prompt(1, 100), 5)).unwrap();
+    engine.submit(request(prompt(2, 100), 5)).unwrap();
     let mut outcomes = Outcomes::new();
     one_step(&mut engine, &mut outcomes);
     engine.stepper_mut().lost = true;
