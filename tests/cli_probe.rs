@@ -249,6 +249,81 @@ fn a_step_that_the_system_kills_is_a_result() {
     assert_eq!((&again["runs"][0]["ended"]["signal"], &again["runs"][0]["resumed"]), (&json!(9), &json!(2)));
 }
 
+/// A log that was cut at any place is gone on from; what never was one is left as it is.
+#[test]
+fn a_log_that_is_none_is_not_written_to() {
+    let folder = scratch("probe-no-log");
+    let log = folder.join("log").display().to_string();
+    let small = ["--max", "64", "--pause", "0", "--log", &log];
+    for other in ["GGUF\u{3}\0\0\0", "hello\n", "\n", "{\"model\":1}\n", "[[[[", "\u{1f980}"] {
+        std::fs::write(&log, other).unwrap();
+        let output = probe(&small);
+        assert_eq!(code(&output), 2, "{other:?}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains("--log") && stderr(&output).contains("no log"),
+            "{}",
+            stderr(&output)
+        );
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), other);
+    }
+    std::fs::remove_file(&log).unwrap();
+    good(&small);
+    let whole = std::fs::read(&log).unwrap();
+    for kept in [1, 9, 40, whole.len() / 2, whole.len() - 1] {
+        let mut cut = whole[..kept].to_vec();
+        if kept > 9 {
+            let foreign = json!({"schema": 1, "key": {}, "event": {"begun": {"context": 64}}});
+            cut.extend(format!("\n{{\"schema\":2,\"key\":1}}\n{foreign}\n\0\n").bytes());
+            cut.extend([0xff, 0xfe]);
+        }
+        std::fs::write(&log, cut).unwrap();
+        assert_eq!(contexts(&good(&small)["runs"][0]), [64], "{kept}");
+        let again = good(&small);
+        assert_eq!(again["runs"][0]["resumed"], 1, "{kept}: {again}");
+    }
+    for none in [folder.display().to_string(), "/dev/zero".into(), "/no/such/folder/log".into()] {
+        let output = probe(&["--max", "64", "--log", &none]);
+        assert_eq!(code(&output), 2, "{none}: {}", stderr(&output));
+    }
+    if cfg!(unix) {
+        let pipe = folder.join("pipe").display().to_string();
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let output = probe(&["--max", "64", "--log", &pipe]);
+        assert_eq!(code(&output), 2, "{}", stderr(&output));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_probe_that_is_told_to_end_takes_its_step_with_it() {
+    let folder = scratch("probe-term");
+    let log = folder.join("log.jsonl");
+    let name = log.display().to_string();
+    let mut command = plimsoll();
+    command.args(flags(&["--max", "4096", "--step", "2048", "--from", "64", "--pause", "0", "--log", &name]));
+    let mut parent = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begun = "\"begun\":{\"context\":2112}";
+    let start = Instant::now();
+    let wait = |what: &str, until: &mut dyn FnMut() -> bool| {
+        while !until() {
+            assert!(start.elapsed() < Duration::from_secs(120), "{what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    let children = format!("/proc/{0}/task/{0}/children", parent.id());
+    let mut step = String::new();
+    wait("no second step", &mut || {
+        step = std::fs::read_to_string(&children).unwrap_or_default().trim().to_owned();
+        std::fs::read_to_string(&log).unwrap_or_default().contains(begun) && !step.is_empty()
+    });
+    assert!(Command::new("kill").args(["-TERM", &parent.id().to_string()]).status().unwrap().success());
+    parent.wait().unwrap();
+    wait("its step goes on without it", &mut || !std::path::Path::new(&format!("/proc/{step}")).exists());
+    // What was begun is tried once more, and what was done is not.
+    let again = good(&["--max", "2112", "--step", "2048", "--from", "64", "--pause", "0", "--log", &name]);
+    assert_eq!((contexts(&again["runs"][0]), &again["runs"][0]["resumed"]), (vec![64, 2112], &json!(1)));
+}
+
 #[test]
 fn the_floor_and_the_time_hold() {
     if cfg!(target_os = "linux") {

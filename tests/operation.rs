@@ -29,14 +29,14 @@ use support::{admitted, data, geometry};
 #[test]
 fn report_01_one_buffer_above_the_limit_is_refused_and_a_smaller_chunk_runs() {
     let prompt =
-        ["-p", "40", "-n", "2", "-r", "1", "--context", "4096", "--max-allocation", "4MiB", "--json"];
+        ["-p", "40", "-n", "2", "-r", "1", "--context", "4096", "--max-allocation", "2MiB", "--json"];
     let at = |chunk: &str| run(&[&["bench", &golden(), "--chunk", chunk], &prompt[..]].concat());
     let refused = at("4096");
     assert_eq!(code(&refused), 3, "{}", stderr(&refused));
     let report = document(&refused);
     let refusal = &report["refusal"];
     assert!(["allocation", "binding"].contains(&refusal["broke"].as_str().unwrap()), "{refusal}");
-    assert_eq!(refusal["have"], 4 << 20);
+    assert_eq!(refusal["have"], 2 << 20);
     assert!(refusal["need"].as_u64() > refusal["have"].as_u64(), "{refusal}");
     let nearest = refusal["nearest"].as_array().unwrap();
     let smaller = nearest.iter().find(|near| near["context"] == 4096).expect("the context can be had");
@@ -115,7 +115,9 @@ fn report_09_distinct_prompts_stay_within_the_plan_and_the_limit_at_every_step()
                     engine.pool().check().unwrap();
                 }
             }
-            assert_eq!(engine.cache_stats().bytes > 0, limit != Some(0), "{family}, {limit:?}");
+            // A part may be less than the first snapshot takes: then nothing is kept.
+            assert!(engine.cache_stats().bytes > 0 || limit.is_some(), "{family}, {limit:?}");
+            assert!(engine.cache_stats().bytes == 0 || limit != Some(0), "{family}, {limit:?}");
         }
     }
 }

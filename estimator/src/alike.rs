@@ -7,7 +7,8 @@ use crate::groups::{Groups, stacks};
 use crate::plan::{VectorPlace, View};
 use plimsoll_kernels::Record;
 use plimsoll_models::Model;
-use plimsoll_models::graph::{Attention, HeadNorm, Op, Rows, TensorId, VectorId};
+use plimsoll_models::graph::{Attention, HeadNorm, Op, Rows, StateId, TensorId, VectorId};
+use plimsoll_models::model::State;
 use rustc_hash::FxHashMap;
 
 /// All that the lowering of an op with matrices looks at, but for the numbers of a step and where its vectors stand.
@@ -63,6 +64,7 @@ pub(crate) fn classes(
     let mut attention: Attentions = FxHashMap::default();
     let mut reads: FxHashMap<Reads, u32> = FxHashMap::default();
     let mut classes: FxHashMap<(u32, Vec<(u32, u32)>), u32> = FxHashMap::default();
+    let mut states: Vec<(u32, Reads, Option<&State>, Op)> = Vec::new();
     let mut kinds = 0;
     let mut kind_of = |label: &str, op: &Op| match op {
         Op::Attention { qkv, attention: this, out } => {
@@ -82,6 +84,18 @@ pub(crate) fn classes(
             alike.push((kinds, this));
             Some(kinds)
         }
+        Op::Conv { .. } | Op::Ssd { .. } | Op::Delta { .. } => {
+            let key = of_tensors(model, op, window(op))?;
+            let (state, this) = stateless(op)?;
+            let state = model.states.get(state.0 as usize);
+            let alike = |(_, reads, of, other): &&_| (reads, of, other) == (&key, &state, &this);
+            if let Some((kind, ..)) = states.iter().find(alike) {
+                return Some(*kind);
+            }
+            kinds += 1;
+            states.push((kinds, key, state, this));
+            Some(kinds)
+        }
         Op::Linear { .. } | Op::Experts { .. } => {
             let key = of_matrices(model, groups, label, op, window(op))?;
             Some(*reads.entry(key).or_insert_with(|| {
@@ -99,6 +113,47 @@ pub(crate) fn classes(
         Some(Class { kind, class: *classes.entry((kind, words)).or_insert(next) })
     };
     model.graph.ops.iter().map(|(label, op)| class(label, op)).collect()
+}
+
+/// A recurrent op but for which tensors, vectors and state it has, and its state.
+fn stateless(op: &Op) -> Option<(StateId, Op)> {
+    let mut op = op.clone();
+    let state = match &mut op {
+        Op::Conv { x, conv, out } => {
+            (*x, *out, conv.weight) = (TensorId(0), TensorId(0), VectorId(0));
+            conv.bias = conv.bias.map(|_| VectorId(0));
+            &mut conv.state
+        }
+        Op::Ssd { xbc, dt, ssd, out } => {
+            (*xbc, *dt, *out) = (TensorId(0), TensorId(0), TensorId(0));
+            (ssd.a, ssd.d, ssd.dt_bias) = (VectorId(0), VectorId(0), VectorId(0));
+            &mut ssd.state
+        }
+        Op::Delta { qkv, ab, delta, out } => {
+            (*qkv, *ab, *out) = (TensorId(0), TensorId(0), TensorId(0));
+            (delta.a, delta.dt_bias) = (VectorId(0), VectorId(0));
+            &mut delta.state
+        }
+        _ => return None,
+    };
+    let of = std::mem::replace(state, StateId(0));
+    Some((of, op))
+}
+
+/// What the lowering of an op without matrices looks at of its tensors.
+fn of_tensors(model: &Model, op: &Op, window: u64) -> Option<Reads> {
+    let ids: Vec<TensorId> = op.reads().into_iter().chain(op.writes()).collect();
+    let tensors = widths(model, &ids)?;
+    Some(Reads { tensors, accumulate: false, experts: None, stacks: Vec::new(), window })
+}
+
+/// Width and rows of tensors, and the first of them that is the same one.
+fn widths(model: &Model, ids: &[TensorId]) -> Option<Vec<(u32, Rows, usize)>> {
+    let of = |id: &TensorId| {
+        let tensor = model.graph.tensors.get(id.0 as usize)?;
+        Some((tensor.width, tensor.rows, ids.iter().position(|other| other == id)?))
+    };
+    ids.iter().map(of).collect()
 }
 
 /// Attention but for which vectors it reads.
@@ -122,10 +177,6 @@ fn of_matrices(model: &Model, groups: &Groups, label: &str, op: &Op, window: u64
         }
         _ => return None,
     };
-    let tensors = ids.iter().map(|id| {
-        let tensor = model.graph.tensors.get(id.0 as usize)?;
-        Some((tensor.width, tensor.rows, ids.iter().position(|other| other == id)?))
-    });
     let stack = |(i, parts): (usize, Vec<_>)| {
         let group = groups.get(&parts)?;
         let bias = biases.get(i).copied().flatten().is_some();
@@ -133,7 +184,7 @@ fn of_matrices(model: &Model, groups: &Groups, label: &str, op: &Op, window: u64
         Some(Stack { record: group.record, rows: group.rows, shards, bias })
     };
     Some(Reads {
-        tensors: tensors.collect::<Option<_>>()?,
+        tensors: widths(model, &ids)?,
         accumulate,
         experts,
         stacks: stacks(model, label, op).ok()?.into_iter().enumerate().map(stack).collect::<Option<_>>()?,

@@ -79,6 +79,82 @@ pub fn pack(items: &[Item], max: u64) -> Result<(Vec<Place>, Vec<u64>), usize> {
     Ok((places, sizes))
 }
 
+/// The bytes of each buffer of [`pack`], without the places.
+///
+/// A model is few layers many times over, and layers that are alike stand alike: an item meets only those of its own
+/// layer and those that are alive through all of them. So one layer of each kind is packed.
+pub fn pack_sizes(items: &[Item], max: u64) -> Result<Vec<u64>, usize> {
+    let kept = one_of_each(items);
+    let some: Vec<Item> = kept.iter().filter_map(|&i| items.get(i)).copied().collect();
+    let sizes = pack(&some, max).map(|(_, sizes)| sizes);
+    sizes.map_err(|i| kept.get(i).copied().unwrap_or_default())
+}
+
+/// Layers that a layer is compared with.
+const KINDS: usize = 16;
+
+/// The items that a packing needs to look at, in order.
+///
+/// Ops are cut into layers where no more items are alive than where fewest are in the middle of the model. Between two
+/// layers in which nothing that passes a cut begins or ends, nor in any layer between them, the same items pass through
+/// both; if their own items are alike too, every item of the one stands where that of the other does.
+fn one_of_each(items: &[Item]) -> Vec<usize> {
+    let ops = items.iter().map(|item| item.last as usize + 1).max().unwrap_or(0);
+    if ops > 64 * items.len() || items.iter().any(|item| item.first > item.last) {
+        return (0..items.len()).collect();
+    }
+    // How many are alive both at an op and at the one before it.
+    let mut passing = vec![0i64; ops + 1];
+    for item in items {
+        passing[item.first as usize + 1] += 1;
+        passing[item.last as usize + 1] -= 1;
+    }
+    for op in 1..=ops {
+        passing[op] += passing[op - 1];
+    }
+    let fewest = passing.get(ops / 4 + 1..ops * 3 / 4).and_then(|middle| middle.iter().min()).copied();
+    let mut layer = 0;
+    let layers: Vec<usize> = (0..ops)
+        .map(|op| {
+            layer += usize::from(op > 0 && fewest.is_some_and(|fewest| passing[op] <= fewest));
+            layer
+        })
+        .collect();
+    let of = |item: &Item| (layers[item.first as usize], layers[item.last as usize]);
+    let mut changes = vec![false; layer + 1];
+    let mut own = Lists::new(layer + 1);
+    for (i, item) in items.iter().enumerate().rev() {
+        match of(item) {
+            (first, last) if first == last => own.push(first, i),
+            (first, last) => (changes[first], changes[last]) = (true, true),
+        }
+    }
+    let mut kept: Vec<usize> = (0..items.len()).filter(|&i| of(&items[i]).0 != of(&items[i]).1).collect();
+    // What each kind of layer has, since anything changed.
+    let mut kinds: Vec<Vec<Item>> = Vec::new();
+    for (layer, changes) in changes.into_iter().enumerate() {
+        let mut here: Vec<usize> = Vec::new();
+        own.each(layer, &mut |i| here.push(i));
+        if changes {
+            kinds.clear();
+            kept.extend(here);
+            continue;
+        }
+        let begin = here.iter().map(|&i| items[i].first).min().unwrap_or(0);
+        let alike = here.iter().map(|&i| {
+            let Item { bytes, first, last } = items[i];
+            Item { bytes, first: first - begin, last: last - begin }
+        });
+        if kinds.iter().rev().take(KINDS).any(|kind| kind.iter().copied().eq(alike.clone())) {
+            continue;
+        }
+        kinds.push(alike.collect());
+        kept.extend(here);
+    }
+    kept.sort_unstable();
+    kept
+}
+
 /// Items by when they are alive: which of those added meet another.
 struct Lives {
     /// First and last rank of each item, among the ops at which any item begins.
@@ -240,7 +316,31 @@ mod tests {
         );
     }
 
+    #[test]
+    fn one_layer_of_each_kind_is_packed() {
+        let layer = |at: u32| [item(700, at, at + 1), item(300, at + 1, at + 2), item(700, at + 2, at + 3)];
+        let layers: Vec<Item> = (0..20).flat_map(|i| layer(4 * i)).chain([item(512, 0, 80)]).collect();
+        assert!(one_of_each(&layers).len() < 10);
+        assert_eq!(pack_sizes(&layers, 1 << 20), pack(&layers, 1 << 20).map(|(_, sizes)| sizes));
+    }
+
     proptest! {
+        #[test]
+        fn layers_alike_take_what_all_of_them_take(
+            raw in prop::collection::vec(prop::collection::vec((0u64..3000, 0u32..6, 0u32..6), 0..8), 1..4),
+            order in prop::collection::vec(0usize..4, 1..24),
+            through in prop::collection::vec((0u64..3000, 0u32..150, 0u32..150), 0..6),
+            max in 3072u64..12_000,
+        ) {
+            let layer = |(at, kind): (u32, &usize)| {
+                let items = raw[kind % raw.len()].iter();
+                items.map(move |&(b, f, l)| item(b, at * 7 + f.min(l), at * 7 + f.max(l))).collect::<Vec<_>>()
+            };
+            let through = through.iter().map(|&(b, f, l)| item(b, f.min(l), f.max(l)));
+            let items: Vec<Item> = through.chain((0..).zip(&order).flat_map(layer)).collect();
+            prop_assert_eq!(pack_sizes(&items, max), pack(&items, max).map(|(_, sizes)| sizes));
+        }
+
         #[test]
         fn places_are_those_of_looking_at_every_pair(
             raw in prop::collection::vec((0u64..5000, 0u32..40, 0u32..40), 1..80),

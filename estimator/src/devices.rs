@@ -3,7 +3,7 @@
 
 use crate::budget::Reading;
 use crate::company::LoadRoom;
-use crate::plan::Plan;
+use crate::pricer::Price;
 use plimsoll_kernels::{Limits, Profile};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -183,24 +183,21 @@ impl DeviceEntry {
 
     /// What a plan needs against what the device has: the steady state and the load's peak of its memory (with the host's
     /// share where memory is one pool), the largest buffer and the largest binding. `taken` is what others hold.
-    pub fn checks(&self, plan: &Plan, taken: u64) -> Vec<Check> {
+    pub fn checks(&self, price: &Price, taken: u64) -> Vec<Check> {
         let check = |what: &str, need: u64, have: Option<u64>| {
             have.map(|have| Check { what: what.to_owned(), need, have, ok: need <= have })
         };
-        let steady = plan.total().saturating_add(taken);
-        let peak = plan.load_peak().saturating_add(taken);
+        let steady = price.total().saturating_add(taken);
+        let peak = price.bytes.load_peak.saturating_add(taken);
         let usable = self.usable.or(self.memory);
         let mut checks = vec![check("steady state", steady, usable), check("load peak", peak, usable)];
         if self.unified {
             // The host's part of a load need not be in the working set; it must be in the memory.
-            let need = peak.saturating_add(plan.load_host());
+            let need = peak.saturating_add(price.bytes.load_host);
             checks.push(check("load peak with the host's share", need, self.memory));
         }
-        let buffer = plan.buffers.iter().map(|b| b.bytes).max().unwrap_or(0);
-        checks.push(check("largest buffer", buffer, self.max_buffer));
-        let views = plan.programs.iter().flat_map(|p| &p.dispatches).flat_map(|d| &d.views);
-        let binding = views.map(|v| v.bytes).max().unwrap_or(0);
-        checks.push(check("largest binding", binding, self.max_binding));
+        checks.push(check("largest buffer", price.largest_allocation.bytes, self.max_buffer));
+        checks.push(check("largest binding", price.largest_binding.bytes, self.max_binding));
         checks.into_iter().flatten().collect()
     }
 }

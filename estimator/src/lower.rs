@@ -4,11 +4,14 @@
 mod attention;
 mod bind;
 mod experts;
+mod family;
 mod recurrent;
 mod summary;
 mod tables;
+mod work;
 
-pub(crate) use experts::Family;
+use bind::Draft;
+pub(crate) use family::Family;
 pub(crate) use summary::{Cuts, Named, Part, Summary};
 pub(crate) use tables::Tables;
 
@@ -17,6 +20,7 @@ use crate::geometry::Geometry;
 use crate::groups::{pieces, stacks};
 use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, VectorPlace, View, WeightGroup, When};
 use crate::prepare::Prepared;
+use family::Steps;
 use plimsoll_kernels::ops::{
     activate, add, clamped_gate, embed, gate, linear, multiply, rms_norm, scale, select_rows, softcap, top_k,
 };
@@ -25,6 +29,7 @@ use plimsoll_models::Model;
 use plimsoll_models::graph::{self, Op, Rows, TensorId, VectorId};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Tokens up to which a program is for decoding: matrices are read once for at most this many vectors.
 pub(crate) const NARROW: u32 = 8;
@@ -63,19 +68,6 @@ enum Operand {
 /// Bytes, and first and last op, of a scratch.
 pub(crate) type Scratch = (u64, u32, u32);
 
-/// A dispatch before the arena is packed.
-struct Draft<'a> {
-    label: Cow<'a, str>,
-    /// What follows the label.
-    suffix: &'static str,
-    when: When,
-    call: Call,
-    operands: Vec<Operand>,
-    ranged: bool,
-    /// The dispatches that this one stands for, where only their sum is asked for.
-    family: Option<Family>,
-}
-
 /// Lowers one program.
 pub(crate) struct Lowering<'a> {
     shared: &'a Shared<'a>,
@@ -91,6 +83,8 @@ pub(crate) struct Lowering<'a> {
     /// Whether an op like the one at hand but for where its vectors stand has been lowered: of its dispatches only those
     /// that say where are asked for, and its scratch.
     vectors_only: bool,
+    /// Of families of experts, by the rows of an expert and whether there is a bias.
+    steps: FxHashMap<(u32, bool), Arc<Steps>>,
     /// Whether a draft may stand for many dispatches: a sum is asked for and not a program.
     summed: bool,
 }
@@ -122,6 +116,7 @@ impl<'a> Lowering<'a> {
             sorted: FxHashMap::default(),
             vectors,
             vectors_only: false,
+            steps: FxHashMap::default(),
             summed: false,
             op: 0,
         }
@@ -398,9 +393,8 @@ impl<'a> Lowering<'a> {
         call: Call,
         operands: Vec<Operand>,
     ) {
-        let draft =
-            Draft { label: label.into(), suffix, when, call, operands, ranged: false, family: None };
-        self.drafts.push(draft);
+        let label = label.into();
+        self.drafts.push(Draft { label, suffix, when, call, operands, ranged: false, family: None });
     }
 
     fn scratch(&mut self, bytes: u64) -> usize {

@@ -243,16 +243,20 @@ impl Memo {
 
 /// Different parameters in families, each with the number of its base.
 fn members(families: &[(u32, &Family)]) -> u64 {
-    let mut sorted: Vec<(u32, &[(u32, u32)])> =
-        families.iter().map(|&(base, f)| (base, &f.firsts[..])).collect();
-    sorted.sort_unstable();
-    sorted.dedup();
-    // Those of one base are different where they begin at different rows; most begin at the same.
-    let alike = sorted.chunk_by(|a, b| a.0 == b.0).map(|alike| match alike {
-        [(_, firsts)] => firsts.len() as u64,
-        many => many.iter().flat_map(|(_, firsts)| *firsts).collect::<FxHashSet<_>>().len() as u64,
+    let mut sorted = families.to_vec();
+    sorted.sort_unstable_by_key(|(base, _)| *base);
+    // Those of one base are different where they begin elsewhere.
+    let different = sorted.chunk_by(|(a, _), (b, _)| a == b).map(|alike| {
+        let rows = alike.first().map_or(&[][..], |(_, family)| &family.rows);
+        if alike.iter().any(|(_, family)| family.rows != rows) {
+            return alike.iter().flat_map(|(_, family)| family.firsts()).collect::<FxHashSet<_>>().len();
+        }
+        let mut experts: Vec<u32> = alike.iter().flat_map(|(_, family)| &family.experts).copied().collect();
+        experts.sort_unstable();
+        experts.dedup();
+        experts.len() * rows.len()
     });
-    alike.sum()
+    different.map(|count| count as u64).sum()
 }
 
 impl Words {

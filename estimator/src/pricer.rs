@@ -15,7 +15,7 @@ use crate::pool::Slab;
 use crate::prepare::Prepared;
 use crate::report::{Bytes, KvBytes, Largest};
 use crate::sound;
-use plimsoll_kernels::Profile;
+use plimsoll_kernels::{Profile, StepShape};
 use plimsoll_models::Model;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -230,6 +230,41 @@ impl<'a> Pricer<'a> {
         let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
         let largest = largest.map(|(bytes, op, name)| (bytes, name.of(model, op)));
         Ok(sums(&slabs, &kv, tail.staging_bytes, largest, pipelines))
+    }
+
+    /// Bytes moved and floating-point operations of greedy steps, each with how many tokens its rows see: those of
+    /// [`Plan::work`](crate::Plan::work) of the plan for a geometry that can be planned.
+    ///
+    /// # Errors
+    /// As [`Pricer::price`].
+    pub fn work<const N: usize>(
+        &self,
+        geometry: &Geometry,
+        steps: [(StepShape, u32); N],
+    ) -> Result<[(u64, u64); N], PlanError> {
+        let (model, profile) = (self.model, self.profile);
+        let prepared = self.prepared(geometry)?;
+        let Placed { slabs, kv, recurrent, step, sizes, .. } =
+            Placed::new(model, geometry, profile, prepared)?;
+        let arena_base = slabs.len() as u32;
+        let shared = Shared {
+            model,
+            geometry,
+            profile,
+            step: &step,
+            prepared,
+            kv: &kv,
+            recurrent: &recurrent,
+            arena_base,
+        };
+        let cuts = Cuts::new(&kv);
+        let mut works = [(0, 0); N];
+        for (work, (step, seen)) in works.iter_mut().zip(&steps) {
+            if let Some(&size) = sizes.iter().find(|&&size| step.tokens <= size) {
+                *work = Lowering::work(&shared, &cuts, size, step, *seen)?;
+            }
+        }
+        Ok(works)
     }
 
     /// What is kept, or a new beginning where that has grown too large.

@@ -320,12 +320,12 @@ impl Report {
         Ok((report, verdict))
     }
 
-    /// The report alone, where nobody loads or checks the plan: it is not made.
+    /// The report alone, where nobody loads the plan: it is not made.
     ///
     /// # Errors
     /// As [`Report::new`].
-    pub fn priced(question: &Question<'_>) -> Result<Self, PlanError> {
-        Ok(Self::judged(&Pricer::new(question.model, question.profile), question)?.0)
+    pub fn priced(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<Self, PlanError> {
+        Ok(Self::judged(pricer, question)?.0)
     }
 
     fn judged(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<(Self, Option<Refusal>), PlanError> {

@@ -5,7 +5,11 @@
 //! and do ([`Plan::work`]), so of experts those that are chosen. They are ceilings, not predictions.
 
 use crate::devices::{Basis, DeviceEntry};
+use crate::error::PlanError;
+use crate::geometry::Geometry;
+#[cfg(doc)]
 use crate::plan::Plan;
+use crate::pricer::Pricer;
 use plimsoll_kernels::StepShape;
 use serde::{Deserialize, Serialize};
 
@@ -26,20 +30,26 @@ pub struct Ceilings {
     pub rate_basis: Option<Basis>,
 }
 
-/// The ceilings of a plan on a device.
-pub fn ceilings(plan: &Plan, device: &DeviceEntry) -> Ceilings {
-    let g = &plan.geometry;
-    let context = g.context.max(1);
+/// The ceilings of a plan on a device, which is not made for that: its dispatches are only added up.
+///
+/// # Errors
+/// As [`Pricer::price`].
+pub fn ceilings(
+    pricer: &Pricer<'_>,
+    geometry: &Geometry,
+    device: &DeviceEntry,
+) -> Result<Ceilings, PlanError> {
+    let context = geometry.context.max(1);
     let decode = StepShape { tokens: 1, logit_rows: 1, kv_max: context, ..StepShape::default() };
-    let (decode_bytes, _) = plan.work(&decode, context);
-    let chunk = g.prefill_chunk.min(context).max(1);
+    let chunk = geometry.prefill_chunk.min(context).max(1);
     let seen = context / 2 + 1;
     let prefill = StepShape { tokens: chunk, logit_rows: 1, kv_max: seen, ..StepShape::default() };
-    let (_, prefill_flops) = plan.work(&prefill, seen);
+    let [(decode_bytes, _), (_, prefill_flops)] =
+        pricer.work(geometry, [(decode, context), (prefill, seen)])?;
     let per_second = |rate: Option<u64>, work: u64, tokens: u32| {
         rate.filter(|_| work > 0).map(|rate| rate as f64 * f64::from(tokens) / work as f64)
     };
-    Ceilings {
+    Ok(Ceilings {
         decode_bytes,
         decode_tokens_per_second: per_second(device.bandwidth, decode_bytes, 1),
         prefill_flops,
@@ -47,5 +57,5 @@ pub fn ceilings(plan: &Plan, device: &DeviceEntry) -> Ceilings {
         prefill_tokens_per_second: per_second(device.f32, prefill_flops, chunk),
         bandwidth_basis: device.bandwidth_basis,
         rate_basis: device.rate_basis,
-    }
+    })
 }

@@ -178,3 +178,15 @@ fn the_binary_knows_no_gpu() {
         assert!(!tree.lines().any(|line| line.starts_with(crate_of_gpus)), "{crate_of_gpus} in\n{tree}");
     }
 }
+
+#[test]
+fn a_format_that_nothing_has_is_a_contradiction() {
+    let model = config("smollm2-135m");
+    let both = run(&[&model, "--kv", "f16", "--kv-k", "q8_0", "--kv-v", "q8_0"]);
+    let said = String::from_utf8_lossy(&both.stderr).into_owned();
+    assert_eq!(both.status.code(), Some(2), "{said}");
+    assert!(said.contains("--kv:") && said.contains("--kv-k"), "{said}");
+    for args in [["--kv", "f16", "--kv-k", "q8_0"], ["--kv-k", "q8_0", "--kv-v", "q8_0"]] {
+        assert_eq!(run(&[&[model.as_str()][..], &args[..]].concat()).status.code(), Some(0), "{args:?}");
+    }
+}

@@ -8,7 +8,7 @@ use common::{Toy, data};
 use plimsoll_estimator::plan::Segment;
 use plimsoll_estimator::report::bytes;
 use plimsoll_estimator::{Geometry, KvPair, KvStore, Plan, Price, Priced, Pricer};
-use plimsoll_kernels::{AttentionShape, KvFormat, Limits, Profile};
+use plimsoll_kernels::{AttentionShape, KvFormat, Limits, Profile, StepShape};
 use plimsoll_models::model::State;
 use plimsoll_models::{Checkpoint, Model, Registry};
 use proptest::prelude::*;
@@ -170,6 +170,29 @@ fn ten_thousand_geometries_are_priced_in_little_time() {
         assert!(elapsed.as_secs() < 60, "{config}: {elapsed:?}");
         for i in (0..10_000).step_by(997) {
             assert_eq!(totals[i], pricer.plan(&grid[i]).unwrap().total(), "{:?}", grid[i]);
+        }
+    }
+}
+
+#[test]
+fn work_is_that_of_the_plan() {
+    let profile = Profile::webgpu_default();
+    for name in ["smollm2-135m", "gpt-oss-20b", "nemotron-3-nano-30b-a3b", "qwen3.5-9b", "deepseek-v3"] {
+        let checkpoint = Checkpoint::open(&data(&format!("configs/{name}.json"))).unwrap();
+        let model = Registry::standard().build(&checkpoint).unwrap();
+        let pricer = Pricer::new(&model, &profile);
+        for slots in [1, 40] {
+            let geometry = Geometry { slots, logit_rows: slots, ..Geometry::default_for(model.context_max) };
+            let plan = pricer.plan(&geometry).unwrap();
+            let step = |tokens| StepShape { tokens, logit_rows: 1, kv_max: 4096, ..StepShape::default() };
+            let works = pricer.work(&geometry, [(step(1), 4096), (step(300), 2048)]).unwrap();
+            assert_eq!(
+                works,
+                [plan.work(&step(1), 4096), plan.work(&step(300), 2048)],
+                "{name}, {slots} slots"
+            );
+            let price = pricer.price(&geometry).unwrap();
+            assert_eq!(price.total(), plan.total(), "{name}, {slots} slots");
         }
     }
 }

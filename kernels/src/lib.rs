@@ -9,6 +9,7 @@
 //! rows (outputs) by `K` columns (inputs).
 
 pub mod call;
+mod codes;
 pub mod dequant;
 pub mod format;
 pub mod kv;

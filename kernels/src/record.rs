@@ -5,10 +5,10 @@
 //! a word of its own), exactly as many bytes as the checkpoint has but for the padding of the row to 16 bytes. The module `unpack` states each plane; the WGSL unpackers beside it
 //! read what [`Record::repack`] writes.
 
-use crate::Format;
 use crate::dequant::{self, IQ4_VALUES};
 use crate::format::ScaleType;
 use crate::unpack::{Quants, Scales};
+use crate::{Format, codes};
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
@@ -164,6 +164,7 @@ impl Record {
             return Err(RecordError::Records { format, expected, got: dst.len() as u64 });
         }
         let mut words = vec![0u32; (self.stride() / 4) as usize];
+        let mut row_codes = vec![0u8; if format.is_float() { 0 } else { (self.octs() * OCT) as usize }];
         let rows = rows.chunks_exact(row_bytes as usize);
         for (row, dst) in rows.zip(dst.chunks_exact_mut(self.stride() as usize)) {
             words.fill(0);
@@ -174,7 +175,9 @@ impl Record {
                 rest.fill(0);
                 continue;
             }
-            self.pack_codes(row, &mut words);
+            let (blocks, _) = row.split_at(self.blocks() * format.block_bytes());
+            codes::of_row(format, blocks, &mut row_codes);
+            self.pack_codes(&row_codes, &mut words);
             self.pack_scales(row, &mut words);
             for (word, dst) in words.iter().zip(dst.chunks_exact_mut(4)) {
                 dst.copy_from_slice(&word.to_le_bytes());
@@ -183,48 +186,39 @@ impl Record {
         Ok(())
     }
 
-    /// The codes of an oct of a checkpoint row.
-    fn oct_codes(&self, row: &[u8], oct: usize) -> [u32; 8] {
-        let format = self.format;
-        let (first, block_len) = (8 * oct, format.block_len());
-        let block = &row[first / block_len * format.block_bytes()..];
-        let Some(bits) = format.stream_bits() else {
-            return std::array::from_fn(|i| u32::from(dequant::code(format, block, (first + i) % block_len)));
+    /// Puts the codes of a row, a byte each, where the planes have them.
+    fn pack_codes(&self, codes: &[u8], words: &mut [u32]) {
+        let second = self.second_plane();
+        let (octs, _) = codes.as_chunks::<8>();
+        // Byte b gathers what value b and value b + 4 of an oct contribute to a plane.
+        let gather = |oct: &[u8; 8], shift: u32, mask: u32| -> u32 {
+            let mask = mask * 0x0101_0101;
+            let [a, b] = [0, 4].map(|i| u32::from_le_bytes([oct[i], oct[i + 1], oct[i + 2], oct[i + 3]]));
+            a >> shift & mask | (b >> shift & mask) << 4
         };
-        // Eight codes of n bits are n bytes; those past the end of the row are zeros.
-        let bytes = bits.min((self.cols as usize - first) * bits / 8);
-        let mut stream = [0; 8];
-        stream[..bytes].copy_from_slice(&block[first % block_len / 8 * bits..][..bytes]);
-        let stream = u64::from_le_bytes(stream);
-        std::array::from_fn(|i| (stream >> (i * bits)) as u32 & ((1 << bits) - 1))
-    }
-
-    fn pack_codes(&self, row: &[u8], words: &mut [u32]) {
-        let (quants, second) = (self.format.quants(), self.second_plane());
-        for oct in 0..self.octs() as usize {
-            let codes = self.oct_codes(row, oct);
-            // Byte b of `low` and `high` gathers what value b and value b + 4 contribute to a plane.
-            let gather = |shift: u32, mask: u32| -> u32 {
-                (0..4)
-                    .map(|b| (codes[b] >> shift & mask | (codes[b + 4] >> shift & mask) << 4) << (8 * b))
-                    .sum()
-            };
-            match quants {
-                Quants::Bits1 => words[oct / 4] |= gather(0, 1) << (oct % 4),
-                Quants::Bits8 | Quants::Unsigned8 | Quants::E4m3 => {
-                    for (i, code) in codes.iter().enumerate() {
-                        words[2 * oct + i / 4] |= code << (8 * (i % 4));
-                    }
+        // The same of as many octs as share a word, `bits` apart.
+        let share = |words: &mut [u32], octs: &[[u8; 8]], (shift, bits): (u32, u32)| {
+            let each = 4 / bits as usize;
+            for (word, octs) in words.iter_mut().zip(octs.chunks(each)) {
+                let parts = (0..).zip(octs).map(|(i, oct)| gather(oct, shift, (1 << bits) - 1) << (bits * i));
+                *word = parts.fold(0, |word, part| word | part);
+            }
+        };
+        match self.format.quants() {
+            Quants::Bits8 | Quants::Unsigned8 | Quants::E4m3 => {
+                for (word, four) in words.iter_mut().zip(codes.as_chunks::<4>().0) {
+                    *word = u32::from_le_bytes(*four);
                 }
-                Quants::Bits2 | Quants::Bits3 => words[oct / 2] |= gather(0, 3) << (2 * (oct % 2)),
-                _ => words[oct] = gather(0, 15),
             }
-            match quants {
-                Quants::Bits3 => words[second + oct / 4] |= gather(2, 1) << (oct % 4),
-                Quants::Bits5 => words[second + oct / 4] |= gather(4, 1) << (oct % 4),
-                Quants::Bits6 => words[second + oct / 2] |= gather(4, 3) << (2 * (oct % 2)),
-                _ => {}
-            }
+            Quants::Bits1 => share(words, octs, (0, 1)),
+            Quants::Bits2 | Quants::Bits3 => share(words, octs, (0, 2)),
+            _ => words.iter_mut().zip(octs).for_each(|(word, oct)| *word = gather(oct, 0, 15)),
+        }
+        match self.format.quants() {
+            Quants::Bits3 => share(&mut words[second..], octs, (2, 1)),
+            Quants::Bits5 => share(&mut words[second..], octs, (4, 1)),
+            Quants::Bits6 => share(&mut words[second..], octs, (4, 2)),
+            _ => {}
         }
     }
 

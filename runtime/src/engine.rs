@@ -429,5 +429,7 @@ fn row_of(output: &StepOutput, row: usize) -> Result<Row<'_>, RuntimeError> {
 }
 
 #[cfg(test)]
+mod harness;
+#[cfg(test)]
 #[path = "engine_tests.rs"]
 mod tests;

@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+use super::harness::{Outcome, drain, one_step, prompt, request};
 use super::*;
 use crate::SamplerOptions;
 use crate::fake::{Fake, VOCAB, greedy, logits, plan, recurrent_plan};
@@ -16,51 +17,6 @@ fn keeping(kind: u32, context: u32, slots: u32, chunk: u32) -> Engine<Fake> {
         0 => engine(context, slots, chunk),
         kind => Engine::new(Fake::new(recurrent_plan(context, slots, chunk, kind == 1))).unwrap(),
     }
-}
-
-fn prompt(seed: u32, len: u32) -> Vec<u32> {
-    (0..len).map(|i| (seed * 31 + i * 7 + i * i) % VOCAB).collect()
-}
-
-fn request(prompt: Vec<u32>, max_new: u32) -> Request {
-    Request { prompt, max_new, ..Default::default() }
-}
-
-#[derive(Default, Debug)]
-struct Outcome {
-    tokens: Vec<u32>,
-    done: Option<FinishReason>,
-    failed: Option<Arc<RuntimeError>>,
-}
-
-/// Steps until there is nothing to do, checking the books after every step.
-fn drain(engine: &mut Engine<Fake>, outcomes: &mut HashMap<RequestId, Outcome>) {
-    for _ in 0..10_000 {
-        if engine.is_idle() {
-            engine.pool().check().unwrap();
-            assert!(engine.pool().is_idle(), "nothing leaks");
-            return;
-        }
-        one_step(engine, outcomes);
-    }
-    panic!("never idle");
-}
-
-fn one_step(engine: &mut Engine<Fake>, outcomes: &mut HashMap<RequestId, Outcome>) {
-    for Event { request, what } in engine.step() {
-        let outcome = outcomes.entry(request).or_default();
-        assert!(outcome.done.is_none() && outcome.failed.is_none(), "an event after the last one");
-        match what {
-            What::Prefill { done, total, cached } => assert!(cached < done && done <= total),
-            What::Token { id, logprob } => {
-                assert!(logprob <= 0.0);
-                outcome.tokens.push(id);
-            }
-            What::Done(reason) => outcome.done = Some(reason),
-            What::Failed(error) => outcome.failed = Some(error),
-        }
-    }
-    engine.pool().check().unwrap();
 }
 
 fn run_one(engine: &mut Engine<Fake>, request: Request) -> Outcome {

@@ -115,12 +115,14 @@ impl LoneKernel {
         Self::open_as(&options)
     }
 
-    /// Opens a device of its own, as these options say.
+    /// Opens a device of its own, as these options say, but for an operator's limits of a plan's buffers: what an adapter
+    /// can do does not depend on them.
     ///
     /// # Errors
     /// [`RuntimeError::NoAdapter`], [`RuntimeError::Open`].
     pub fn open_as(options: &DeviceOptions) -> Result<Self, RuntimeError> {
-        let opened = Device::open(options)?;
+        let options = DeviceOptions { max_allocation: None, max_binding: None, ..options.clone() };
+        let opened = Device::open(&options)?;
         let (device, queue) = opened.raw();
         Ok(Self {
             device: device.clone(),

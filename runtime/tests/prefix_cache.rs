@@ -208,7 +208,6 @@ fn devices_without_subgroups_or_with_the_least_limits() {
     for options in [
         DeviceOptions { subgroups: false, ..DeviceOptions::default() },
         DeviceOptions { webgpu_limits: true, ..DeviceOptions::default() },
-        DeviceOptions { subgroups: false, webgpu_limits: true, ..DeviceOptions::default() },
     ] {
         for (family, snapshots, kv) in [
             ("llama", 0, KvFormat::F16),

@@ -16,7 +16,7 @@ use crate::policy::CacheLimit;
 use crate::pricer::Pricer;
 use crate::report::{Question, RefusalPart, Report};
 use crate::roofline::ceilings;
-use crate::verdict::{Lasts, Overhead, Verdict};
+use crate::verdict::{Lasts, Overhead};
 use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model, ModelError};
@@ -218,6 +218,11 @@ pub fn run(
     let begun = Instant::now();
     let policy = args.limits.policy()?;
     args.peer.check()?;
+    if let (Some(both), Some(k), Some(v)) = (args.geometry.kv, args.kv_k, args.kv_v)
+        && (k, v) != (both, both)
+    {
+        return Err(Failure::Usage("--kv: --kv-k and --kv-v say otherwise of both".into()));
+    }
     if let (Some(page), Some(path)) = (&args.html, path)
         && page.canonicalize().is_ok_and(|page| path.canonicalize().is_ok_and(|path| path == page))
     {
@@ -268,21 +273,15 @@ pub fn run(
         overhead: Overhead::default(),
         company: Some(&company),
     };
-    let (mut report, verdict) = match args.peer.engine() {
-        Some(engine) => {
-            let options = args.peer.options(args.limits.max_allocation);
-            (peers::report(&question, engine, &options), None)
-        }
-        None if device.is_none() => (Report::priced(&question)?, None),
-        None => {
-            let (report, verdict) = Report::new(&question)?;
-            (report, Some(verdict))
-        }
+    let pricer = Pricer::new(&model, &profile);
+    let mut report = match args.peer.engine() {
+        Some(engine) => peers::report(&question, engine, &args.peer.options(args.limits.max_allocation)),
+        None => Report::priced(&pricer, &question)?,
     };
-    if let (Some((device, _)), Some(Verdict::Admitted(admitted))) = (device, &verdict) {
-        let plan = admitted.plan();
-        report.ceilings = Some(ceilings(plan, device));
-        report.checks = device.checks(plan, others.taken());
+    if let (Some((device, _)), None, None) = (device, args.peer.engine(), &report.refusal) {
+        let price = pricer.price(&geometry)?;
+        report.ceilings = Some(ceilings(&pricer, &geometry, device)?);
+        report.checks = device.checks(&price, others.taken());
         // What fits once it is there must also fit while it comes.
         if let Some(broken) = report.checks.iter().find(|c| !c.ok) {
             let (name, need, have) = (broken.what.clone(), broken.need, broken.have);

@@ -1,12 +1,26 @@
 //! The end of a lowering: the arena is packed, every operand becomes a view, and every dispatch is held against the
 //! limits.
 
-use super::{Draft, Lowering, Operand, Scratch, Tables};
-use crate::arena::{Item, Place, pack};
+use super::{Family, Lowering, Operand, Scratch, Tables};
+use crate::arena::{Item, Place, pack, pack_sizes};
 use crate::error::{Limit, PlanError};
-use crate::plan::{ALIGN, Dispatch, Program, View};
+use crate::plan::{ALIGN, Dispatch, Program, View, When};
 use plimsoll_kernels::{Access, Call, Profile};
 use plimsoll_models::graph::{Rows, TensorId};
+use std::borrow::Cow;
+
+/// A dispatch before the arena is packed.
+pub(super) struct Draft<'a> {
+    pub label: Cow<'a, str>,
+    /// What follows the label.
+    pub suffix: &'static str,
+    pub when: When,
+    pub call: Call,
+    pub operands: Vec<Operand>,
+    pub ranged: bool,
+    /// The dispatches that this one stands for, where only their sum is asked for.
+    pub family: Option<Family>,
+}
 
 /// The largest binding of a dispatch, whatever the rows: values of a token and of a logit row, and bytes of the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -28,7 +42,7 @@ impl Lowering<'_> {
         let model = self.shared.model;
         let items = self.items(&self.scratch);
         let tensors = model.graph.tensors.len();
-        let (places, sizes) = self.packed(&items)?;
+        let (places, sizes) = self.packed(&items, pack)?;
         let view = |i: usize| {
             let Place { buffer, offset } = places[i];
             View { buffer: self.shared.arena_base + buffer, offset, bytes: items[i].bytes }
@@ -122,8 +136,12 @@ impl Lowering<'_> {
         (0..self.shared.model.graph.tensors.len()).try_for_each(|i| self.expect_item(i, self.tensor_bytes(i)))
     }
 
-    /// Where everything in the arena stands.
-    fn packed(&self, items: &[Item]) -> Result<(Vec<Place>, Vec<u64>), PlanError> {
+    /// Packs the arena in one way or another, for items that each fit.
+    fn packed<T>(
+        &self,
+        items: &[Item],
+        pack: impl FnOnce(&[Item], u64) -> Result<T, usize>,
+    ) -> Result<T, PlanError> {
         items.iter().enumerate().try_for_each(|(i, item)| self.expect_item(i, item.bytes))?;
         let max = self.shared.profile.limits.max_buffer_size / ALIGN * ALIGN;
         pack(items, max).map_err(|i| PlanError::Limit {
@@ -136,7 +154,7 @@ impl Lowering<'_> {
 
     /// Bytes of each arena buffer, of a program with these scratches.
     pub(super) fn arena_of(&self, scratch: &[Scratch]) -> Result<Vec<u64>, PlanError> {
-        Ok(self.packed(&self.items(scratch))?.1)
+        self.packed(&self.items(scratch), pack_sizes)
     }
 
     /// The most bytes of tensors alive at one op: no packing takes less.

@@ -1,52 +1,16 @@
 //! Mixture of experts, lowered: the router, the sorted table where there are many tokens, the products by shards of the
 //! stack, and the weighted sum.
 
-use super::{Draft, Lowering, NARROW, Operand};
+use super::family::Steps;
+use super::{Draft, Family, Lowering, NARROW, Operand};
 use crate::error::PlanError;
 use crate::plan::When;
-use plimsoll_kernels::Call;
 use plimsoll_kernels::ops::{combine, expert_sort, experts, route};
 use plimsoll_models::graph::{self, MatrixId, Rows, TensorId, VectorId};
+use std::sync::Arc;
 
 /// What follows the label of a dispatch that sorts.
 pub(super) const SORT: &str = ".sort";
-
-/// Dispatches of experts that differ in nothing but where they begin: a stack is a thousand of them. The parameters of
-/// one are `base + first expert · by_expert + first row · by_row`, word by word, modulo 2³².
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Family {
-    /// Those of a dispatch that begins at the first row of the first expert.
-    pub base: Vec<u32>,
-    by_expert: Vec<u32>,
-    by_row: Vec<u32>,
-    /// First expert and first row of each.
-    pub firsts: Vec<(u32, u32)>,
-}
-
-impl Family {
-    /// The family of a dispatch, with nothing in it.
-    fn of(like: &Call, args: &experts::Args) -> Self {
-        let words = |first_expert: u32, first_row: u32| {
-            experts::plan_as(like, &experts::Args { first_expert, first_row, ..args.clone() }).params
-        };
-        let base = words(0, 0);
-        let by = |words: Vec<u32>| words.iter().zip(&base).map(|(a, b)| a.wrapping_sub(*b)).collect();
-        let (by_expert, by_row) = (by(words(1, 0)), by(words(0, 1)));
-        Self { base, by_expert, by_row, firsts: Vec::new() }
-    }
-
-    /// Whether these are the parameters of one of them.
-    pub fn holds(&self, words: &[u32]) -> bool {
-        let is = |&(expert, row): &(u32, u32)| {
-            let steps = self.by_expert.iter().zip(&self.by_row);
-            let ours = self.base.iter().zip(steps).map(|(base, (by_expert, by_row))| {
-                base.wrapping_add(expert.wrapping_mul(*by_expert)).wrapping_add(row.wrapping_mul(*by_row))
-            });
-            ours.eq(words.iter().copied())
-        };
-        self.base.len() == words.len() && self.firsts.iter().any(is)
-    }
-}
 
 impl<'a> Lowering<'a> {
     /// Ids and weights of the chosen experts.
@@ -149,12 +113,11 @@ impl<'a> Lowering<'a> {
                     tile,
                     max_tokens: self.max_tokens,
                 };
-                let first = (args.first_expert, args.first_row);
                 let like = made.iter().find(|(e, r, _)| (*e, *r) == (args.shard_experts, args.rows));
                 let like = like.and_then(|&(.., i)| self.drafts.get_mut(i));
                 let call = match like {
                     Some(Draft { family: Some(family), .. }) => {
-                        family.firsts.push(first);
+                        family.push(args.first_expert, args.first_row);
                         continue;
                     }
                     Some(like) => experts::plan_as(&like.call, &args),
@@ -173,7 +136,18 @@ impl<'a> Lowering<'a> {
                         _ => Operand::Tensor(routing),
                     },
                 ];
-                let family = self.summed.then(|| Family { firsts: vec![first], ..Family::of(&call, &args) });
+                let words = |first_expert, first_row| {
+                    let args = experts::Args { first_expert, first_row, ..args.clone() };
+                    experts::plan_as(&call, &args).params
+                };
+                // The steps follow the rows of an expert, and whether there is a bias.
+                let family = self.summed.then(|| {
+                    let steps = self.steps.entry((n, bias.is_some()));
+                    let steps = steps.or_insert_with(|| Arc::new(Steps::of(&words))).clone();
+                    let here = (args.first_expert, args.first_row);
+                    let base = if here == (0, 0) { call.params.clone() } else { words(0, 0) };
+                    Family::of(base, steps, here.0, here.1)
+                });
                 self.push(label, "", When::Always, call, operands);
                 if let Some(draft) = self.drafts.last_mut() {
                     draft.family = family;

@@ -1,11 +1,24 @@
 //! Recurrent layers, lowered: convolution and tail, state space, gated norm; a dispatch for each binding of the pool.
 
-use super::{Lowering, Operand, Shared};
+use super::family::Steps;
+use super::{Family, Lowering, Operand, Shared};
 use crate::error::PlanError;
 use crate::plan::{RecurrentLayer, RecurrentSegment, When};
 use plimsoll_kernels::ops::{conv, delta, gated_norm, ssd};
 use plimsoll_kernels::step::TileTable;
 use plimsoll_models::graph::{self, StateId, TensorId, VectorId};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Segments from which on one stands for the others.
+const MANY: usize = 4;
+
+/// The drafts of a segment with so many slots, and the bytes of its scratch.
+struct Made {
+    slots: u32,
+    drafts: Range<usize>,
+    scratch: Option<u64>,
+}
 
 impl<'a> Lowering<'a> {
     fn recurrent(&self, label: &str, state: StateId) -> Result<&'a RecurrentLayer, PlanError> {
@@ -19,6 +32,40 @@ impl<'a> Lowering<'a> {
         let slots = self.shared.geometry.slots;
         let here = |s: &RecurrentSegment| s.places.min(slots.saturating_sub(s.first));
         layer.segments.iter().map(|s| (s, here(s))).filter(|(_, slots)| *slots > 0).collect()
+    }
+
+    /// Where only a sum is asked for and there are many segments, lets the drafts of the first with as many slots stand
+    /// for those of another. Answers whether they do.
+    fn again(&mut self, made: &[Made], segment: &RecurrentSegment, slots: u32) -> bool {
+        let Some(made) = made.iter().find(|made| made.slots == slots) else { return false };
+        let drafts = self.drafts.get_mut(made.drafts.clone()).unwrap_or_default();
+        for family in drafts.iter_mut().filter_map(|draft| draft.family.as_mut()) {
+            family.push(0, segment.first);
+        }
+        if let Some(bytes) = made.scratch {
+            self.scratch(bytes);
+        }
+        true
+    }
+
+    /// Makes families of the drafts since `begun`, of a segment whose dispatches at another first slot have the
+    /// parameters `words`.
+    fn stand_for(
+        &mut self,
+        begun: usize,
+        slots: u32,
+        first: u32,
+        scratch: Option<u64>,
+        words: impl Fn(u32) -> Vec<Vec<u32>>,
+    ) -> Made {
+        let (here, next) = (words(0), words(1));
+        for (i, draft) in self.drafts.iter_mut().skip(begun).enumerate() {
+            let at = |_: u32, row: u32| {
+                if row == 0 { here.get(i) } else { next.get(i) }.cloned().unwrap_or_default()
+            };
+            draft.family = Some(Family::of(at(0, 0), Arc::new(Steps::of(at)), 0, first));
+        }
+        Made { slots, drafts: begun..self.drafts.len(), scratch }
     }
 
     /// The tile table that has one entry a sequence.
@@ -78,7 +125,14 @@ impl<'a> Lowering<'a> {
             slots: 0,
             max_tokens: self.max_tokens,
         };
-        for (segment, slots) in self.live(layer) {
+        let live = self.live(layer);
+        let many = self.summed && live.len() >= MANY;
+        let mut made: Vec<Made> = Vec::new();
+        for (segment, slots) in live {
+            if self.again(&made, segment, slots) {
+                continue;
+            }
+            let begun = self.drafts.len();
             let args = conv::Args { first_slot: segment.first, slots, ..common.clone() };
             let operands = vec![
                 Operand::Tensor(x),
@@ -90,6 +144,12 @@ impl<'a> Lowering<'a> {
             if taps > 1 {
                 let operands = vec![Operand::Tensor(x), Operand::View(segment.tails)];
                 self.push(label, ".tail", When::Always, conv::tail(profile, &args), operands);
+            }
+            if many {
+                made.push(self.stand_for(begun, slots, segment.first, None, |first_slot| {
+                    let args = conv::Args { first_slot, ..args.clone() };
+                    vec![conv::plan(profile, &args).params, conv::tail(profile, &args).params]
+                }));
             }
         }
         Ok(())
@@ -121,7 +181,14 @@ impl<'a> Lowering<'a> {
             self.vector(label, id)
         };
         let (a, d, dt_bias) = (vector(op.a)?, vector(op.d)?, vector(op.dt_bias)?);
-        for (segment, slots) in self.live(layer) {
+        let live = self.live(layer);
+        let many = self.summed && live.len() >= MANY;
+        let mut made: Vec<Made> = Vec::new();
+        for (segment, slots) in live {
+            if self.again(&made, segment, slots) {
+                continue;
+            }
+            let begun = self.drafts.len();
             let args = ssd::Args {
                 shape,
                 xbc_stride: self.width(xbc),
@@ -155,6 +222,13 @@ impl<'a> Lowering<'a> {
                 let operands = operands.collect::<Result<_, PlanError>>()?;
                 self.push(label, stage.name, When::Always, stage.call, operands);
             }
+            if many {
+                let bytes = scratch.map(|_| words * 4);
+                made.push(self.stand_for(begun, slots, segment.first, bytes, |first_slot| {
+                    let args = ssd::Args { first_slot, ..args.clone() };
+                    ssd::plan(profile, &args).into_iter().map(|stage| stage.call.params).collect()
+                }));
+            }
         }
         Ok(())
     }
@@ -183,7 +257,14 @@ impl<'a> Lowering<'a> {
         self.expect_columns(label, ab, op.b_column, shape.heads)?;
         self.expect_vector(label, op.a, shape.heads)?;
         self.expect_vector(label, op.dt_bias, shape.heads)?;
-        for (segment, slots) in self.live(layer) {
+        let live = self.live(layer);
+        let many = self.summed && live.len() >= MANY;
+        let mut made: Vec<Made> = Vec::new();
+        for (segment, slots) in live {
+            if self.again(&made, segment, slots) {
+                continue;
+            }
+            let begun = self.drafts.len();
             let args = delta::Args {
                 shape,
                 tiled: op.tiled,
@@ -217,6 +298,13 @@ impl<'a> Lowering<'a> {
                 });
                 let operands = operands.collect::<Result<_, PlanError>>()?;
                 self.push(label, stage.name, When::Always, stage.call, operands);
+            }
+            if many {
+                let bytes = scratch.map(|_| words * 4);
+                made.push(self.stand_for(begun, slots, segment.first, bytes, |first_slot| {
+                    let args = delta::Args { first_slot, ..args.clone() };
+                    delta::plan(profile, &args).into_iter().map(|stage| stage.call.params).collect()
+                }));
             }
         }
         Ok(())

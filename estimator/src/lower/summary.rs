@@ -4,8 +4,8 @@
 //! at. The ops are lowered by the same functions as those of a plan.
 
 use super::bind::Widest;
-use super::experts::{Family, SORT};
-use super::{Draft, Lowering, Scratch, Shared};
+use super::experts::SORT;
+use super::{Draft, Family, Lowering, Scratch, Shared};
 use crate::alike::Class;
 use crate::error::PlanError;
 use crate::plan::{KvPlan, KvSegment};
@@ -220,7 +220,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// The class of an op, and of attention how the pages of its layer are cut.
-    fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(Class, u32)> {
+    pub(super) fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(Class, u32)> {
         let class = *self.shared.prepared.facts.classes.get(index)?.as_ref()?;
         let Op::Attention { attention, .. } = op else { return Some((class, 0)) };
         let layers = &self.shared.kv.layers;

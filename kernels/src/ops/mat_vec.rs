@@ -17,7 +17,7 @@
 //! with rows of their own, one column, 2048×2048, which the caches hold): GB/s of weights, and 10⁹ multiply-adds a second
 //! doubled. Reading: f32 10.4 (5.2), bf16 9.0, f16 8.7, q8_0 7.1 (13), affine8 6.5. Arithmetic, which is what holds the
 //! others: q4_1 5.1 (16), q4_0 4.9, q4_k 4.9 (17), q5_k 5.0 (15), q5_0 5.1, q5_1 4.9, q6_k 4.8 (12), q3_k 3.2, q2_k 2.9,
-//! iq4_nl 3.1, iq4_xs 2.9, fp8 5.4, mxfp8 4.0, nvfp4 3.4, mxfp4 2.5, affine6 4.3, affine5 4.9, affine4 4.7, affine3 3.4,
+//! iq4_nl 3.1, iq4_xs 2.9, fp8 5.4, mxfp8 5.7, nvfp4 3.6, mxfp4 3.7, affine6 4.3, affine5 4.9, affine4 4.7, affine3 3.4,
 //! affine2 2.9, affine1 2.3 (25). 576×1536 is within 10 % of that. The loads alone reach 11 GB/s (and 16 as u64, which
 //! would need another feature): that driver loads lane by lane, some 60 cycles a load of one word or four, so codes come
 //! by vec4. For q4_1, of 52 ns that 32 values of 8 rows take, 29 are loads. Rows a lane: 2 lose 12 %, 8 gain 4 % and

@@ -289,7 +289,7 @@ pub(crate) fn gguf(parts: Vec<(PathBuf, Arc<FileBytes>)>) -> Result<Checkpoint, 
                 &path,
                 "split.no, split.count",
                 format!("part {number} of {expected}"),
-                format!("part {no:?} of {count}"),
+                no.map_or_else(|| "no part".to_owned(), |no| format!("part {no} of {count}")),
             ));
         }
         let target = match &mut checkpoint {

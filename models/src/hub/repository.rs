@@ -360,7 +360,7 @@ impl Repository<'_> {
             .into_iter()
             .map(|name| if folder.is_empty() { name } else { format!("{folder}/{name}") })
             .collect();
-        self.expect(parts.iter().map(String::as_str))?;
+        self.check_files(parts.iter().map(String::as_str))?;
         let heads =
             at_once(
                 &parts,
@@ -385,7 +385,7 @@ impl Repository<'_> {
         shards: Vec<String>,
     ) -> Result<Checkpoint, ModelError> {
         let files: Vec<String> = shards.iter().map(|shard| format!("{folder}{shard}")).collect();
-        self.expect(files.iter().map(String::as_str))?;
+        self.check_files(files.iter().map(String::as_str))?;
         let config = format!("{folder}{CONFIG}");
         let config = if self.has(&config) { Some(self.whole(&config, MAX_CONFIG_BYTES)?) } else { None };
         let heads = at_once(&files, |file| self.safetensors(file))?;
@@ -409,7 +409,7 @@ impl Repository<'_> {
     }
 
     /// Whether the repository has all these files, and not too many.
-    fn expect<'f>(&self, files: impl ExactSizeIterator<Item = &'f str>) -> Result<(), ModelError> {
+    fn check_files<'f>(&self, files: impl ExactSizeIterator<Item = &'f str>) -> Result<(), ModelError> {
         if files.len() > MAX_SHARDS {
             return Err(self.error(HubReason::Malformed, format!("{} shards", files.len())));
         }

@@ -12,7 +12,7 @@ use plimsoll_kernels::Format;
 use plimsoll_kernels::format::ScaleType;
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// How a module's weights are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub(super) struct Quantization {
     /// Modules that stay plain, whatever else is said.
     ignored: Vec<Pattern>,
     /// Modules named by path; `None` is plain. A name covers everything below it.
-    named: HashMap<String, Option<Scheme>>,
+    named: BTreeMap<String, Option<Scheme>>,
     /// Rules in order.
     rules: Vec<(Pattern, Scheme)>,
     /// Embeddings are packed as well (MLX).
@@ -167,15 +167,25 @@ impl Quantization {
         self.named(module).is_some()
     }
 
-    /// Whether it may say different things of modules whose paths differ in a number only. A glob without digits never
-    /// does: it takes a number by a `*`, and that takes any.
-    pub(super) fn tells_numbers_apart(&self) -> bool {
+    /// Whether it may say different things of modules whose paths differ in a number only, as those of these two do. A
+    /// glob without digits never does: it takes a number by a `*`, and that takes any. A name does that goes on with a
+    /// number where the two part.
+    pub(super) fn tells_apart(&self, one: &str, other: &str) -> bool {
+        let same = one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+        let stem = one.get(..same).unwrap_or_default();
+        let is_number = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+        let has_digits = |glob: &str| glob.bytes().any(|b| b.is_ascii_digit());
         let tells = |pattern: &Pattern| match pattern {
             Pattern::Linear => false,
-            Pattern::Glob(glob) => glob.bytes().any(|b| b.is_ascii_digit()),
+            Pattern::Glob(glob) => glob.split_once('*').map_or_else(
+                || glob.strip_prefix(stem).is_some_and(is_number),
+                |(begin, _)| (begin.starts_with(stem) || stem.starts_with(begin)) && has_digits(glob),
+            ),
             Pattern::Regex(_) => true,
         };
-        !self.named.is_empty() || self.ignored.iter().chain(self.rules.iter().map(|(p, _)| p)).any(tells)
+        let (from, to) = (format!("{stem}0"), format!("{stem}:"));
+        self.named.range(from..to).next().is_some()
+            || self.ignored.iter().chain(self.rules.iter().map(|(p, _)| p)).any(tells)
     }
 
     /// What it says of a module of this path whose rows have `cols` values; `None` is plain.
@@ -303,7 +313,7 @@ fn mxfp4(key: &str, block: &Value) -> Result<Quantization, ModelError> {
 /// `{group_size, bits, mode}` and entries of single modules by their path.
 fn mlx(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     let default = mlx_scheme(key, block)?;
-    let mut named = HashMap::new();
+    let mut named = BTreeMap::new();
     for (name, value) in block.as_object().into_iter().flatten() {
         let scheme = match value {
             Value::Bool(false) => None,
@@ -378,7 +388,7 @@ fn modelopt(key: &str, block: &Value) -> Result<Quantization, ModelError> {
             ignored.push(Pattern::Glob(text.to_owned()));
         }
     }
-    let mut named = HashMap::new();
+    let mut named = BTreeMap::new();
     if let Some(layers) = block.get("quantized_layers").and_then(Value::as_object) {
         for (name, layer) in layers {
             let place = format!("{key}.quantized_layers.{name}");

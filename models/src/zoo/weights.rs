@@ -188,7 +188,11 @@ impl<'a> Weights<'a> {
             (None, None) => None,
         };
         // There are tens of thousands of names, and most configurations speak of all experts alike.
-        if let Some(separate) = names.separate.filter(|_| self.quantization.tells_numbers_apart()) {
+        let apart = |separate: &&dyn Fn(u32) -> String| {
+            let [one, other] = [separate(0), separate(1)];
+            self.quantization.tells_apart(packed::module(&one), packed::module(&other))
+        };
+        if let Some(separate) = names.separate.filter(apart) {
             for expert in 1..experts {
                 if scheme(&separate(expert))? != first {
                     return Err(mixed(&separate(expert)));

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+use crate::engine::harness::{self, Outcomes, prompt, request};
 use crate::fake::{Fake, PAGE_BYTES, SNAPSHOT_BYTES, VOCAB, caching_plan, greedy};
-use crate::{Cancel, Engine, Event, FinishReason, Request, RequestId, What};
+use crate::{Cancel, Engine, FinishReason, Request};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -13,38 +14,11 @@ fn engine(kind: u32, context: u32, slots: u32, chunk: u32, snapshots: u32) -> En
     Engine::new(Fake::new(caching_plan(kind, context, slots, chunk, snapshots))).unwrap()
 }
 
-fn prompt(seed: u32, len: u32) -> Vec<u32> {
-    (0..len).map(|i| (seed * 31 + i * 7 + i * i) % VOCAB).collect()
-}
-
-fn request(prompt: &[u32], max_new: u32) -> Request {
-    Request { prompt: prompt.to_vec(), max_new, ..Default::default() }
-}
-
-#[derive(Default, Debug)]
-struct Outcome {
-    tokens: Vec<u32>,
-    cached: u32,
-    done: Option<FinishReason>,
-    failed: bool,
-}
-
-type Outcomes = HashMap<RequestId, Outcome>;
-
 /// One step, after which the books are right and no page that others may read has been written.
 fn one_step(engine: &mut Engine<Fake>, outcomes: &mut Outcomes) {
     let before = engine.pool().blocks();
     engine.stepper_mut().written.clear();
-    for Event { request, what } in engine.step() {
-        let outcome = outcomes.entry(request).or_default();
-        match what {
-            What::Prefill { cached, .. } => outcome.cached = cached,
-            What::Token { id, .. } => outcome.tokens.push(id),
-            What::Done(reason) => outcome.done = Some(reason),
-            What::Failed(_) => outcome.failed = true,
-        }
-    }
-    engine.pool().check().unwrap();
+    harness::one_step(engine, outcomes);
     let after = engine.pool().blocks();
     for (_, page) in before.iter().filter(|(id, _)| after.contains_key(id)) {
         assert!(
@@ -62,16 +36,7 @@ fn one_step(engine: &mut Engine<Fake>, outcomes: &mut Outcomes) {
 }
 
 fn drain(engine: &mut Engine<Fake>, outcomes: &mut Outcomes) {
-    for _ in 0..10_000 {
-        if engine.is_idle() {
-            assert!(engine.pool().is_idle());
-            let all: Vec<u32> = engine.plan().kv.kinds.iter().map(|kind| kind.pages).collect();
-            assert_eq!(engine.pool().free_pages().collect::<Vec<_>>(), all, "nothing leaks");
-            return;
-        }
-        one_step(engine, outcomes);
-    }
-    panic!("never idle");
+    harness::drain_by(engine, outcomes, one_step);
 }
 
 /// Runs a request to its end: its tokens are those of a model that remembers nothing. Answers what was cached.
@@ -241,7 +206,7 @@ fn a_lost_device_takes_everything_with_it() {
     one_step(&mut engine, &mut outcomes);
     engine.stepper_mut().lost = true;
     drain(&mut engine, &mut outcomes);
-    assert!(outcomes.values().all(|outcome| outcome.failed));
+    assert!(outcomes.values().all(|outcome| outcome.failed.is_some()));
     assert!(engine.pool().blocks().is_empty());
     assert_eq!(engine.cache_stats().bytes, 0);
 }
@@ -376,7 +341,7 @@ proptest! {
             let outcome = &outcomes[&ids[&i]];
             let cold = greedy(&prompts[i], job.max_new as usize);
             prop_assert!(cold.starts_with(&outcome.tokens));
-            match (outcome.done, outcome.failed) {
+            match (outcome.done, outcome.failed.is_some()) {
                 (Some(FinishReason::Length), false) => prop_assert_eq!(&outcome.tokens, &cold),
                 (Some(FinishReason::Cancelled), false) => prop_assert!(job.cancelled_at.is_some()),
                 (None, true) => prop_assert!(fail_at.is_some() || cancel_at.is_some()),

@@ -17,6 +17,18 @@ pub struct Ceilings {
     pub flops: f64,
 }
 
+impl Ceilings {
+    /// The better of two measurements, figure by figure.
+    #[must_use]
+    pub fn or_better(&self, other: &Self) -> Self {
+        Self {
+            read: self.read.max(other.read),
+            copy: self.copy.max(other.copy),
+            flops: self.flops.max(other.flops),
+        }
+    }
+}
+
 /// A shape of a kernel, and what it reached.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tried {

@@ -131,3 +131,39 @@ fn what_has_no_kernels_is_refused_and_what_contradicts_itself_too() {
         assert!(matches!(error, ModelError::Field { .. }), "{block}: {error}");
     }
 }
+
+#[test]
+fn names_tell_experts_apart_only_below_their_stack() {
+    let entry = json!({"group_size": 64, "bits": 8});
+    let block = |name: &str| json!({"group_size": 16, "bits": 4, "mode": "nvfp4", name: entry.clone()});
+    let (one, other) = ("l.3.experts.0.up", "l.3.experts.1.up");
+    for (name, apart) in [
+        ("l.3.experts.7.up", true),
+        ("l.3.experts.12", true),
+        ("l.3.experts", false),
+        ("l.3.experts.all", false),
+        ("l.4.experts.1.up", false),
+        ("l.3", false),
+    ] {
+        assert_eq!(of(block(name)).tells_apart(one, other), apart, "{name}");
+    }
+}
+
+#[test]
+fn globs_tell_experts_apart_only_where_they_can_match() {
+    let (one, other) = ("l.3.experts.0.up", "l.3.experts.1.up");
+    for (glob, apart) in [
+        ("l.3.experts.7", true),
+        ("l.3.experts.1*", true),
+        ("*.1.up", true),
+        ("l.*.1.up", true),
+        ("l.3.experts", false),
+        ("l.3.self_attn", false),
+        ("mtp.layers.0*", false),
+        ("l.*.up", false),
+    ] {
+        let ignored = vec![Pattern::Glob(glob.into())];
+        let quantization = Quantization { ignored, ..Quantization::default() };
+        assert_eq!(quantization.tells_apart(one, other), apart, "{glob}");
+    }
+}

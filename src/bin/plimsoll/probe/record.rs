@@ -7,7 +7,7 @@ use plimsoll::Budget;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// What the model said after one position of the prompt.
@@ -210,23 +210,33 @@ pub struct Log {
     events: Vec<(Value, Event)>,
 }
 
+/// How a line of a log begins, of whichever version: one that was cut off is told by it from somebody else's file.
+const BEGINS: &[u8] = b"{\"schema\":";
+
 impl Log {
-    /// Opens it. What cannot be read as an entry is left out, with a word about it: a line may have been cut off.
+    /// Opens it. What cannot be read as an entry is left out, with a word about it: a line may have been cut off. A file
+    /// that is somebody else's is not written to, and what is no file, a pipe or a device, is not waited for.
     pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else { return Ok(Self::default()) };
         let failed = |error| Failure::file("write", path, error);
-        let held = match std::fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        let not = |what: &str| Failure::usage(format!("--log: {} is {what}", path.display()));
+        let held = match std::fs::metadata(path) {
+            Ok(about) if !about.is_file() => return Err(not("no file")),
+            Ok(_) => read(path).map_err(|error| Failure::file("read", path, error))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(Vec::new()),
             Err(error) => return Err(Failure::file("read", path, error)),
         };
+        let Some(held) = held else { return Err(not("no log of a probe: it is left as it is")) };
         let (events, bad) = parse(&held);
         if bad > 0 {
             let lines = output::count(bad, "line");
             output::note(format_args!("plimsoll: {}: {lines} cannot be read, left out", path.display()));
         }
         let mut file = File::options().append(true).create(true).open(path).map_err(failed)?;
-        if held.last().is_some_and(|&last| last != b'\n') {
+        if held.len() < BEGINS.len() {
+            // Nothing, or less than a line's beginning, by which the file would not be known again.
+            file.set_len(0).map_err(failed)?;
+        } else if held.last().is_some_and(|&last| last != b'\n') {
             // The next entry must not become the end of one that was cut off.
             file.write_all(b"\n").map_err(failed)?;
         }
@@ -250,6 +260,19 @@ impl Log {
         self.events.push((key.clone(), event));
         Ok(())
     }
+}
+
+/// What a log holds; `None` of a file that begins as no log does. A model by mistake is not read to its end.
+fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+    let mut file = File::open(path)?;
+    let mut held = Vec::new();
+    (&mut file).take(BEGINS.len() as u64).read_to_end(&mut held)?;
+    // Cut off within its first bytes it is a log all the same.
+    if !BEGINS.starts_with(&held) {
+        return Ok(None);
+    }
+    file.read_to_end(&mut held)?;
+    Ok(Some(held))
 }
 
 /// The entries of a log, and how many lines are none.

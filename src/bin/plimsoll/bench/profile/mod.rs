@@ -74,17 +74,23 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options =
         DeviceOptions { timestamps: args.profile.profile_by != By::Alone, ..args.machine.options() };
     let ready = load::admit_as(&opened, &geometry, &args.machine, &options, &args.output)?;
-    let ceilings = LoneKernel::open_as(&args.machine.options()).and_then(|device| device.ceilings())?;
+    let device = || LoneKernel::open_as(&args.machine.options()).and_then(|device| device.ceilings());
+    let before = device()?;
     let (mut engine, _) = ready.engine(&opened)?;
     let measured = measure::all(&mut engine, args)?;
+    let plan = engine.plan().clone();
+    let adapter = engine.stepper().device().info().name.clone();
+    let mut document = load::facts(&engine, &args.machine)?;
+    document["freed"] = load::freed(&load::unload(engine));
     let profile = Profile {
-        plan: engine.plan(),
-        adapter: &engine.stepper().device().info().name,
+        plan: &plan,
+        adapter: &adapter,
         method: measured.method,
         why: measured.why,
         empty: measured.empty,
         own_bytes: measured.own_bytes,
-        ceilings,
+        // Before and after: what else the machine does comes and goes.
+        ceilings: before.or_better(&device()?),
         rounds: args.repetitions,
         phases: measured.phases,
     };
@@ -93,7 +99,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             .map_err(|error| Failure::from(plimsoll::estimator::cli::Failure::file("write", file, error)))?;
     }
     if args.output.json {
-        let mut document = load::facts(&engine, &args.machine)?;
         document["schema"] = json!(1);
         document["profile"] = facts(&profile);
         return Ok(output::document(&document)?);
