@@ -30,6 +30,16 @@ struct Work<'a> {
     kv: u64,
 }
 
+/// Seconds that all threads of this process have run: what a software driver spends, however busy the machine is.
+fn cpu_seconds() -> f64 {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let times = threads.filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<f64>().ok()
+    });
+    times.sum::<f64>() / 1e9
+}
+
 impl Bench {
     fn open() -> Self {
         let device = LoneKernel::open(Options { default_limits: false, ..Options::default() }).unwrap();
@@ -57,11 +67,14 @@ impl Bench {
         let start = Instant::now();
         time(1, 1);
         let first = start.elapsed();
-        let best = time(5, 3).as_secs_f64();
+        let (busy, reps) = (cpu_seconds(), 3);
+        let best = time(5, reps).as_secs_f64();
+        let busy = (cpu_seconds() - busy) / (f64::from(reps * 5 + 1));
         println!(
-            "{name}: {} made in {first:.0?}, {:.1} us, {:.2} GB/s ({:.0} % of reading), {:.2} GFLOP/s ({:.0} % of multiply-adds)",
+            "{name}: {} made in {first:.0?}, {:.1} us ({:.1} us of CPU), {:.2} GB/s ({:.0} % of reading), {:.2} GFLOP/s ({:.0} % of multiply-adds)",
             work.call.kernel.name(),
             best * 1e6,
+            busy * 1e6,
             bytes as f64 / best / 1e9,
             100.0 * bytes as f64 / best / self.ceilings.read,
             flops as f64 / best / 1e9,
