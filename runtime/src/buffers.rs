@@ -1,7 +1,7 @@
 //! The plan's buffers on a device: created all or not at all, every byte of them touched before the first step.
 
 use crate::books::Buffer;
-use crate::{Device, RuntimeError};
+use crate::{Device, RuntimeError, huge_pages};
 use plimsoll_estimator::Plan;
 use plimsoll_estimator::plan::{ALIGN, Role, View};
 use std::ops::Range;
@@ -17,11 +17,13 @@ impl Buffers {
     /// # Errors
     /// [`RuntimeError::OutOfMemory`] and other errors of [`Device::create_buffer`].
     pub fn create(device: &Device, plan: &Plan) -> Result<Self, RuntimeError> {
+        let before = huge_pages::Before::making(device);
         let created = plan
             .buffers
             .iter()
             .map(|b| device.create_buffer(&b.name, b.bytes, usage(b.role), b.role == Role::Upload))
             .collect::<Result<Vec<_>, _>>();
+        before.made();
         if created.is_err() {
             // What was created is dropped by now; a poll lets the device let go of it.
             device.poll();

@@ -23,6 +23,7 @@ mod faults;
 mod fill;
 pub mod freed;
 pub mod host;
+mod huge_pages;
 pub mod lone;
 pub mod memory;
 #[cfg(feature = "faults")]
