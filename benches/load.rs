@@ -122,7 +122,7 @@ fn repack(c: &mut Criterion) {
     for format in Format::ALL {
         let record = Record::new(format, COLS).unwrap();
         let row = format.row_bytes(COLS.into()).unwrap() as usize;
-        let rows: Vec<u8> = (0..row * ROWS).map(|i| (i * 7919 >> 3) as u8).collect();
+        let rows: Vec<u8> = (0..row * ROWS).map(|i| ((i * 7919) >> 3) as u8).collect();
         let mut out = vec![0u8; record.stride() as usize * ROWS];
         group.throughput(Throughput::Bytes(rows.len() as u64));
         group.bench_function(format!("{format}"), |b| {

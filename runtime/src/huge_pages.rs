@@ -9,8 +9,12 @@
 
 use crate::Device;
 
+/// First address and the one behind the last.
+#[cfg(target_os = "linux")]
+type Region = (usize, usize);
+
 /// The anonymous memory of the process before buffers are made.
-pub(crate) struct Before(#[cfg(target_os = "linux")] Option<Vec<std::ops::Range<usize>>>);
+pub(crate) struct Before(#[cfg(target_os = "linux")] Option<Vec<Region>>);
 
 #[cfg(not(target_os = "linux"))]
 impl Before {
@@ -34,13 +38,14 @@ impl Before {
     pub fn made(self) {
         let Some(before) = self.0 else { return };
         for region in regions().unwrap_or_default() {
-            for part in without(region, &before).into_iter().filter(|part| part.len() >= HUGE) {
+            for (start, end) in
+                without(region, &before).into_iter().filter(|(start, end)| end - start >= HUGE)
+            {
                 // SAFETY: this advice changes no contents and no mapping; of memory that is gone by now, or that another
                 // thread has mapped since, the system refuses it or takes it as it is meant.
-                let answer = unsafe {
-                    libc::madvise(part.start as *mut libc::c_void, part.len(), libc::MADV_HUGEPAGE)
-                };
-                tracing::debug!(bytes = part.len(), granted = answer == 0, "huge pages");
+                let answer =
+                    unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+                tracing::debug!(bytes = end - start, granted = answer == 0, "huge pages");
             }
         }
     }
@@ -52,13 +57,13 @@ const HUGE: usize = 2 << 20;
 
 /// Private anonymous memory that may be written, by rising address.
 #[cfg(target_os = "linux")]
-fn regions() -> Option<Vec<std::ops::Range<usize>>> {
+fn regions() -> Option<Vec<Region>> {
     Some(parse(&std::fs::read_to_string("/proc/self/maps").ok()?))
 }
 
 /// The same of the text of `/proc/self/maps`: `start-end perms offset device inode`, with nothing after it.
 #[cfg(target_os = "linux")]
-fn parse(maps: &str) -> Vec<std::ops::Range<usize>> {
+fn parse(maps: &str) -> Vec<Region> {
     let region = |line: &str| {
         let mut words = line.split_whitespace();
         let (range, perms) = (words.next()?, words.next()?);
@@ -66,23 +71,23 @@ fn parse(maps: &str) -> Vec<std::ops::Range<usize>> {
         let (start, end) = range.split_once('-')?;
         let address = |text| usize::from_str_radix(text, 16).ok();
         let anonymous = perms == "rw-p" && inode == "0" && words.next().is_none();
-        anonymous.then_some(address(start)?..address(end)?)
+        anonymous.then_some((address(start)?, address(end)?)).filter(|(start, end)| start < end)
     };
     maps.lines().filter_map(region).collect()
 }
 
 /// What of a region is in none of `known`, which rise.
 #[cfg(target_os = "linux")]
-fn without(region: std::ops::Range<usize>, known: &[std::ops::Range<usize>]) -> Vec<std::ops::Range<usize>> {
-    let (mut parts, mut at) = (Vec::new(), region.start);
-    for known in known.iter().filter(|k| k.end > region.start && k.start < region.end) {
-        if known.start > at {
-            parts.push(at..known.start);
+fn without(region: Region, known: &[Region]) -> Vec<Region> {
+    let (mut parts, mut at) = (Vec::new(), region.0);
+    for &(start, end) in known.iter().filter(|k| k.1 > region.0 && k.0 < region.1) {
+        if start > at {
+            parts.push((at, start));
         }
-        at = at.max(known.end);
+        at = at.max(end);
     }
-    if at < region.end {
-        parts.push(at..region.end);
+    if at < region.1 {
+        parts.push((at, region.1));
     }
     parts
 }
@@ -100,18 +105,18 @@ mod tests {
                     a000-c000 rw-s 00000000 00:00 0\n\
                     nonsense\n\
                     d000-f000 rw-p 00000000 00:00 0\n";
-        assert_eq!(parse(maps), [0x1000..0x3000, 0xd000..0xf000]);
+        assert_eq!(parse(maps), [(0x1000, 0x3000), (0xd000, 0xf000)]);
         assert!(parse("").is_empty());
     }
 
     #[test]
     fn what_was_there_before_is_left_out() {
-        let known = [10..20, 30..40, 90..95];
-        assert_eq!(without(0..100, &known), [0..10, 20..30, 40..90, 95..100]);
-        assert_eq!(without(12..18, &known), []);
-        assert_eq!(without(15..35, &known), [20..30]);
-        assert_eq!(without(40..50, &known), [40..50]);
-        assert_eq!(without(0..5, &[]), [0..5]);
+        let known = [(10, 20), (30, 40), (90, 95)];
+        assert_eq!(without((0, 100), &known), [(0, 10), (20, 30), (40, 90), (95, 100)]);
+        assert!(without((12, 18), &known).is_empty());
+        assert_eq!(without((15, 35), &known), [(20, 30)]);
+        assert_eq!(without((40, 50), &known), [(40, 50)]);
+        assert_eq!(without((0, 5), &[]), [(0, 5)]);
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl<'a> Lowering<'a> {
                 // The steps follow the rows of an expert, and whether there is a bias.
                 let family = self.summed.then(|| {
                     let steps = self.steps.entry((n, bias.is_some()));
-                    let steps = steps.or_insert_with(|| Arc::new(Steps::of(&words))).clone();
+                    let steps = steps.or_insert_with(|| Arc::new(Steps::of(words))).clone();
                     let here = (args.first_expert, args.first_row);
                     let base = if here == (0, 0) { call.params.clone() } else { words(0, 0) };
                     Family::of(base, steps, here.0, here.1)

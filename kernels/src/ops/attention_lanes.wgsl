@@ -11,7 +11,6 @@
 //   one token at 1,023, f16     9 x 3 x 64   10.9 and 3.4      24 x 4 x 256   13.8 and 7.2     4 x 1 x 256   14.9 and 5.1
 //   64 tokens at 448, f16       9 x 3 x 64   17.2 and 2.5      24 x 4 x 256    6.4 and 3.2     4 x 1 x 256    6.2 and 4.0
 //   the same, q8_0              9 x 3 x 64   18.0 and 2.1
-// 9 x 3 x 64, one token, f16, takes 349 us of CPU time against 940 with one split, 442 against 912 with eight.
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) workgroups: vec3<u32>,
