@@ -34,9 +34,6 @@ use std::sync::Arc;
 /// Tokens up to which a program is for decoding: matrices are read once for at most this many vectors.
 pub(crate) const NARROW: u32 = 8;
 
-/// Splits of the KV that run side by side when one token cannot keep a device busy by itself.
-const DECODE_SPLITS: u32 = 8;
-
 /// What all programs of a plan share.
 pub(crate) struct Shared<'a> {
     pub model: &'a Model,

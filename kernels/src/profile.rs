@@ -92,6 +92,9 @@ pub struct Tuning {
     pub row_workgroup: u32,
     /// Invocations of an attention workgroup.
     pub attention_workgroup: u32,
+    /// Workgroups of one token that keep the device busy: where its heads are fewer, decode splits the keys among
+    /// several workgroups a head, and another dispatch merges them.
+    pub attention_fill: u32,
     /// Form of the state space.
     pub ssd: Ssd,
     /// Form of the gated delta rule.
@@ -140,6 +143,9 @@ impl Profile {
                 row_workgroup: lanes,
                 // Four keys a lane: each query load is used four times.
                 attention_workgroup: 8,
+                // As many as threads of a small machine. Measured on lavapipe with two: a merge costs what a thread
+                // needs for some hundred keys.
+                attention_fill: 2,
                 // The fastest of the three on lavapipe; the kernel's header has the figures.
                 ssd: Ssd::Sequential,
                 delta: Delta::Sequential,
@@ -152,6 +158,8 @@ impl Profile {
                 mat_mat_shared: true,
                 row_workgroup: 128,
                 attention_workgroup: 64,
+                // Not measured on a GPU yet.
+                attention_fill: 1024,
                 // By its traffic; not measured on a GPU yet.
                 ssd: Ssd::Streaming { block: 16 },
                 // Not measured on a GPU yet.

@@ -1,6 +1,6 @@
 //! Attention, lowered: head norms, rope and the KV write; the pages of every segment; the merge of the splits.
 
-use super::{DECODE_SPLITS, Lowering, NARROW, Operand, Shared, tile_tokens};
+use super::{Lowering, NARROW, Operand, Shared, tile_tokens};
 use crate::error::PlanError;
 use crate::plan::When;
 use plimsoll_kernels::ops::rope_kv::{HeadNorm, KvPlace, Rope};
@@ -88,7 +88,7 @@ impl<'a> Lowering<'a> {
             self.push(label, ".rope_kv", When::Always, rope_kv::plan(profile, &args), operands);
         }
 
-        let splits = if self.max_tokens <= NARROW { DECODE_SPLITS } else { 1 };
+        let splits = if self.max_tokens <= NARROW { attention::decode_splits(profile, &shape) } else { 1 };
         let words = attention::scratch_words(&shape, splits, self.max_tokens);
         let scratch = self.scratch(words * 4);
         if self.vectors_only && sinks.is_none() {

@@ -140,6 +140,16 @@ const fn heads_of_part(shape: &AttentionShape) -> u32 {
     group.div_ceil(group.div_ceil(most_rows(shape)))
 }
 
+/// Most splits of the keys at decode: the scratch for their states does not depend on the context.
+const MOST_SPLITS: u32 = 8;
+
+/// `P` at decode: as many splits as it takes to keep the device busy with the heads of one token, at most 8.
+pub fn decode_splits(profile: &Profile, shape: &AttentionShape) -> u32 {
+    let parts = shape.group().div_ceil(heads_of_part(shape).max(1)).max(1);
+    let workgroups = shape.kv_heads.max(1).saturating_mul(parts);
+    profile.tuning.attention_fill.div_ceil(workgroups).clamp(1, MOST_SPLITS)
+}
+
 /// Query tokens a tile may hold for heads of this shape; 1 for decode.
 pub const fn tile_tokens(shape: &AttentionShape, decode: bool) -> u32 {
     if decode { 1 } else { most_rows(shape) / heads_of_part(shape) }
@@ -443,5 +453,25 @@ impl Shader for Variant {
 
     fn workgroup(&self) -> u32 {
         self.workgroup
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limits;
+
+    #[test]
+    fn heads_that_keep_the_device_busy_are_not_split() {
+        let cpu = Profile::new("cpu", Limits::webgpu_default(), Some((8, 8)), true);
+        let gpu = Profile::webgpu_default();
+        let shape = |heads, kv_heads| AttentionShape { heads, kv_heads, head_dim: 64 };
+        for (heads, kv_heads, on_cpu, on_gpu) in [(9, 3, 1, 8), (4, 1, 2, 8), (64, 1, 1, 8), (256, 256, 1, 4)]
+        {
+            let splits = [&cpu, &gpu].map(|profile| decode_splits(profile, &shape(heads, kv_heads)));
+            assert_eq!(splits, [on_cpu, on_gpu], "{heads} x {kv_heads}");
+        }
+        // A malformed shape is found elsewhere, and is no reason to divide by zero.
+        assert_eq!(decode_splits(&cpu, &shape(0, 0)), 2);
     }
 }
