@@ -11,8 +11,9 @@ use std::fmt::{self, Write};
 
 const STYLE: &str = include_str!("style.css");
 
-/// Text with the five characters escaped that mean something to HTML, and without what no document may hold.
-pub(crate) struct Text<'t>(pub &'t str);
+/// Text with the five characters escaped that mean something to HTML, and without what no document may hold; its first 400
+/// characters. Whatever writes a page writes strangers' text through this.
+pub struct Text<'t>(pub &'t str);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

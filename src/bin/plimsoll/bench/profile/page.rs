@@ -3,6 +3,7 @@
 
 use super::measure::Phase;
 use super::{Profile, rows, text};
+use plimsoll::estimator::html::Text;
 use plimsoll::runtime::profiler::{Sample, StepProfile};
 use std::fmt::{self, Write};
 
@@ -16,26 +17,6 @@ const LINE: f64 = 26.0;
 const HUES: usize = 8;
 /// Dispatches drawn of a step: a page of every range of a long prompt would be megabytes.
 const DRAWN: usize = 4000;
-
-/// Text with what means something to HTML escaped, and without what no document may hold.
-struct Text<'t>(&'t str);
-
-impl fmt::Display for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars().take(400) {
-            match c {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                c if c.is_control() => f.write_char(' ')?,
-                c => f.write_char(c)?,
-            }
-        }
-        Ok(())
-    }
-}
 
 /// The page.
 pub fn page(profile: &Profile<'_>) -> String {
