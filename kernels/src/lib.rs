@@ -19,14 +19,16 @@ pub mod record;
 pub mod recurrent;
 pub mod shader;
 pub mod step;
+pub mod tuning;
 mod unpack;
 
 pub use call::{Call, Cost, Count, StepShape, Unit};
 pub use format::Format;
 pub use kv::{AttentionShape, KvFormat, KvLayout};
 pub use ops::Kernel;
-pub use profile::{Delta, Limits, Profile, Reduce, Ssd, Tuning};
+pub use profile::{Facts, Limits, Profile};
 pub use record::{Record, RecordError};
 pub use recurrent::{DeltaShape, RecurrentShape, SsmShape};
 pub use shader::{Access, Shader};
 pub use step::StepLayout;
+pub use tuning::{Delta, Reduce, Ssd, Tuned, Tuning, TuningError};

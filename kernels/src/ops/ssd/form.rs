@@ -1,7 +1,7 @@
 //! Which form a size gets, and the sizes that follow from it.
 
 use super::{Args, Part, Variant, workgroup};
-use crate::{Profile, profile::Ssd};
+use crate::{Profile, Ssd};
 
 /// Workgroup memory a kernel may have.
 const MEMORY: u32 = 16 << 10;
