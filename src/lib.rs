@@ -47,6 +47,7 @@ mod demo;
 mod error;
 mod open;
 mod recover;
+pub mod tuning;
 
 pub use demo::{DEMO, demo, demo_checkpoint};
 pub use error::Error;

@@ -2,7 +2,7 @@
 
 use crate::RuntimeError;
 use crate::memory::MemoryReading;
-use plimsoll_kernels::{Limits, Profile};
+use plimsoll_kernels::{Facts, Limits, Profile, Tuned};
 use serde::Serialize;
 use std::str::FromStr;
 
@@ -101,6 +101,9 @@ pub struct DeviceOptions {
     pub max_binding: Option<u64>,
     /// Be able to take timestamps between dispatches, where the adapter can: for profiles.
     pub timestamps: bool,
+    /// Kernel variants other than those that the table has for the adapter. [`Device::open`](crate::Device::open) refuses
+    /// what the adapter cannot have.
+    pub tuning: Option<Tuned>,
 }
 
 impl Default for DeviceOptions {
@@ -112,6 +115,7 @@ impl Default for DeviceOptions {
             max_allocation: None,
             max_binding: None,
             timestamps: false,
+            tuning: None,
         }
     }
 }
@@ -134,7 +138,7 @@ impl AdapterInfo {
         }
     }
 
-    /// What a plan may assume when the adapter is opened with these options.
+    /// What a plan may assume when the adapter is opened with these options, with the variants that the table has for it.
     pub fn profile(&self, options: &DeviceOptions) -> Profile {
         let mut limits = self.limits.clone();
         if options.webgpu_limits {
@@ -164,7 +168,15 @@ impl AdapterInfo {
         // A binding never reaches past its buffer.
         cap(&mut limits.max_storage_buffer_binding_size, Some(limits.max_buffer_size));
         let subgroups = self.subgroup_size.filter(|_| options.subgroups);
-        Profile::new(&self.name, limits, subgroups, self.kind == AdapterKind::Cpu)
+        let has = |feature: &str| self.features.iter().any(|name| name == feature);
+        let facts = Facts {
+            limits,
+            subgroup_size: subgroups,
+            cpu: self.kind == AdapterKind::Cpu,
+            f16: has("shader_f16"),
+            cooperative_matrix: has("experimental_cooperative_matrix"),
+        };
+        Profile::of(&self.name, facts)
     }
 
     fn answers_to(&self, name: &str) -> bool {

@@ -8,7 +8,7 @@ use crate::faults::Faults;
 use crate::memory::MemoryReading;
 use crate::point::{Harm, Point};
 use crate::readings::MemoryFeed;
-use plimsoll_kernels::{Limits, Profile};
+use plimsoll_kernels::{Limits, Profile, Tuned};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -24,6 +24,8 @@ pub const RESERVATION_SLACK: u64 = 3 * SMALL_BLOCK;
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<Inner>,
+    /// How it was opened, and what that makes of it; clones may have other kernel variants.
+    used: Arc<(DeviceOptions, Profile)>,
     /// The load that its buffers belong to; 0 outside of loads.
     load: u64,
     /// Who says what is free, instead of the adapter.
@@ -34,8 +36,6 @@ pub struct Device {
 struct Inner {
     adapter: wgpu::Adapter,
     info: AdapterInfo,
-    options: DeviceOptions,
-    profile: Profile,
     device: wgpu::Device,
     queue: wgpu::Queue,
     books: Arc<Books>,
@@ -122,10 +122,13 @@ impl Device {
     /// Opens an adapter.
     ///
     /// # Errors
-    /// [`RuntimeError::NoAdapter`], [`RuntimeError::Open`].
+    /// [`RuntimeError::NoAdapter`], [`RuntimeError::Open`], [`RuntimeError::Tuning`].
     pub fn open(options: &DeviceOptions) -> Result<Self, RuntimeError> {
         let (adapter, info) = adapters::choose(&options.adapter)?;
-        let profile = info.profile(options);
+        let mut profile = info.profile(options);
+        if let Some(tuned) = &options.tuning {
+            profile = profile.tuned(tuned)?;
+        }
         let mut features = wgpu::Features::empty();
         features.set(wgpu::Features::SUBGROUP, profile.subgroups);
         let timestamps = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
@@ -156,8 +159,6 @@ impl Device {
             inner: Arc::new(Inner {
                 adapter,
                 info,
-                options: options.clone(),
-                profile,
                 device,
                 queue,
                 books: Arc::default(),
@@ -169,6 +170,7 @@ impl Device {
                 submits: AtomicU64::new(0),
                 base: OnceLock::new(),
             }),
+            used: Arc::new((options.clone(), profile)),
             load: 0,
             feed: None,
         };
@@ -179,12 +181,23 @@ impl Device {
 
     /// What plans for this device may assume.
     pub fn profile(&self) -> &Profile {
-        &self.inner.profile
+        &self.used.1
+    }
+
+    /// This device with other kernel variants for plans to come. What is loaded keeps those of its plan.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Tuning`]: the adapter cannot have them.
+    pub fn with_tuning(mut self, tuned: Tuned) -> Result<Self, RuntimeError> {
+        let (options, profile) = &*self.used;
+        let profile = profile.clone().tuned(&tuned)?;
+        self.used = Arc::new((DeviceOptions { tuning: Some(tuned), ..options.clone() }, profile));
+        Ok(self)
     }
 
     /// How it was opened.
     pub fn options(&self) -> &DeviceOptions {
-        &self.inner.options
+        &self.used.0
     }
 
     /// The adapter, with its free memory as it was at opening.

@@ -4,6 +4,7 @@ use crate::account::Account;
 use crate::pool::NoRoom;
 use crate::request::Refused;
 use plimsoll_estimator::verdict::Lasts;
+use plimsoll_kernels::TuningError;
 use plimsoll_models::ModelError;
 use std::sync::Arc;
 use thiserror::Error;
@@ -46,6 +47,9 @@ pub enum RuntimeError {
         /// Its reason.
         reason: String,
     },
+    /// Kernel variants that the adapter cannot have.
+    #[error(transparent)]
+    Tuning(#[from] TuningError),
     /// Less memory is free than when the plan was admitted, and too little for it; nothing was allocated.
     #[error(
         "the plan needs {need} bytes and there are {have} now ({source_of}); there were {then} when it was admitted"
@@ -196,6 +200,7 @@ impl RuntimeError {
             Self::Refused(_)
             | Self::EstimateOnly { .. }
             | Self::Limit { .. }
+            | Self::Tuning(_)
             | Self::NoAdapter { .. }
             | Self::Validation { .. }
             | Self::Input { .. }

@@ -21,7 +21,7 @@ mod repository;
 
 pub use crate::error::HubReason;
 pub use name::{HubName, PREFIX};
-pub use options::HubOptions;
+pub use options::{HubOptions, cache_folder};
 
 use crate::Checkpoint;
 use crate::error::ModelError;

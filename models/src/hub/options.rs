@@ -2,7 +2,7 @@
 
 use super::HubReason;
 use crate::error::ModelError;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use ureq::http::Uri;
 
@@ -107,14 +107,7 @@ impl HubOptions {
         if options.token.as_ref().is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
             return Err(wrong("HF_TOKEN", "expected visible ASCII characters"));
         }
-        options.cache = match variable("PLIMSOLL_CACHE") {
-            Some(folder) if folder.is_empty() => None,
-            Some(folder) => Some(PathBuf::from(folder)),
-            None => match set("XDG_CACHE_HOME") {
-                Some(folder) => Some(PathBuf::from(folder).join("plimsoll")),
-                None => cache("plimsoll"),
-            },
-        };
+        options.cache = cache_folder_of(&variable, home.as_deref());
         Ok(options)
     }
 
@@ -132,6 +125,24 @@ impl HubOptions {
             }
             _ => Err(wrong("HF_ENDPOINT", "expected http://host or https://host, without a user or a query")),
         }
+    }
+}
+
+/// The folder under which this program keeps what it can make or fetch again: `PLIMSOLL_CACHE`, else
+/// `XDG_CACHE_HOME/plimsoll`, else `~/.cache/plimsoll`. `None` where `PLIMSOLL_CACHE` is empty, which keeps nothing, or
+/// where there is no home.
+pub fn cache_folder() -> Option<PathBuf> {
+    cache_folder_of(|name| std::env::var(name).ok(), std::env::home_dir().as_deref())
+}
+
+fn cache_folder_of(variable: impl Fn(&str) -> Option<String>, home: Option<&Path>) -> Option<PathBuf> {
+    match variable("PLIMSOLL_CACHE") {
+        Some(folder) if folder.is_empty() => None,
+        Some(folder) => Some(PathBuf::from(folder)),
+        None => match variable("XDG_CACHE_HOME").filter(|value| !value.trim().is_empty()) {
+            Some(folder) => Some(PathBuf::from(folder).join("plimsoll")),
+            None => home.map(|home| home.join(".cache").join("plimsoll")),
+        },
     }
 }
 

@@ -5,9 +5,13 @@ use clap::Args;
 pub use plimsoll::estimator::cli::args::{GeometryArgs, LimitArgs, Output};
 use plimsoll::estimator::cli::args::{build, on_hub, open};
 use plimsoll::estimator::cli::{bytes, output};
+use plimsoll::kernels::Tuned;
 pub use plimsoll::reading;
-use plimsoll::runtime::Refused;
-use plimsoll::{AdapterChoice, Checkpoint, DEMO, DeviceOptions, MemoryPolicy, Opened, SamplerOptions};
+use plimsoll::runtime::{AdapterInfo, Refused, RuntimeError};
+use plimsoll::tuning::Store;
+use plimsoll::{
+    AdapterChoice, Checkpoint, DEMO, Device, DeviceOptions, MemoryPolicy, Opened, Profile, SamplerOptions,
+};
 use std::path::{Path, PathBuf};
 
 /// Which model.
@@ -68,6 +72,33 @@ pub struct AdapterArgs {
     /// Use no subgroup operations
     #[arg(long)]
     pub no_subgroups: bool,
+    /// Use the built-in kernel variants, and not what `bench --tune` has saved for the adapter
+    #[arg(long)]
+    pub no_tuning: bool,
+}
+
+impl AdapterArgs {
+    /// Opens the adapter, with the kernel variants that were measured for it where there are any.
+    pub fn open(&self, options: &DeviceOptions) -> Result<Device, RuntimeError> {
+        let device = Device::open(options)?;
+        match self.saved(device.info(), device.profile()) {
+            Some(tuned) if options.tuning.is_none() => device.with_tuning(tuned),
+            _ => Ok(device),
+        }
+    }
+
+    /// What was measured for an adapter. A file that is not to be used is named, and that is all.
+    pub fn saved(&self, info: &AdapterInfo, profile: &Profile) -> Option<Tuned> {
+        if self.no_tuning {
+            return None;
+        }
+        Store::from_environment()?.load(info, profile).unwrap_or_else(|error| {
+            output::note(format_args!(
+                "plimsoll: {error}: it is ignored; `plimsoll bench --tune` makes another"
+            ));
+            None
+        })
+    }
 }
 
 /// The machine, and how much of it may be used.
@@ -83,6 +114,11 @@ pub struct MachineArgs {
 }
 
 impl MachineArgs {
+    /// Opens the adapter.
+    pub fn open(&self) -> Result<Device, RuntimeError> {
+        self.adapter.open(&self.options())
+    }
+
     /// How the adapter is opened.
     pub fn options(&self) -> DeviceOptions {
         device_options(&self.adapter, &self.limits)
@@ -109,6 +145,7 @@ pub fn device_options(adapter: &AdapterArgs, limits: &LimitArgs) -> DeviceOption
         max_allocation: limits.max_allocation,
         max_binding: limits.max_binding,
         timestamps: false,
+        tuning: None,
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::args::{AdapterArgs, ModelArg, device_options, reading};
 use crate::failure::Failure;
-use plimsoll::Device;
 use plimsoll::estimator::cli::estimate::{self, Machine};
 use plimsoll::estimator::cli::fleet;
 
@@ -31,7 +30,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let checkpoint = args.model.checkpoint()?;
     let machine = match &args.adapter.adapter {
         Some(_) => {
-            let device = Device::open(&device_options(&args.adapter, &args.estimate.limits))?;
+            let device = args.adapter.open(&device_options(&args.adapter, &args.estimate.limits))?;
             Some(Machine { profile: device.profile().clone(), reading: reading(&device.memory()) })
         }
         None => None,

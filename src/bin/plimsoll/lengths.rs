@@ -73,7 +73,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
     }
     let g = &engine.plan().geometry;
     Ok(output::print(format_args!(
-        "{} ({}) on {}: context {}, chunk {}, KV {}; {} of each length, {} new tokens\n{table}\n\
+        "{} ({}) on {}: context {}, chunk {}, KV {}; {} of each length, {} new tokens; kernel variants: {}\n{table}\n\
          process peak: most resident bytes while the length ran, {} after the load; allocations: device buffers\n\
          created since the load\n{}\n",
         engine.plan().model.name,
@@ -84,6 +84,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
         g.kv,
         output::count(args.repetitions as usize, "repetition"),
         args.new_tokens,
+        engine.plan().profile.tuned_by,
         loaded.map_or("unknown".to_owned(), grouped),
         account::table(&engine.stepper().account()),
     ))?)

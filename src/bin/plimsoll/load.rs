@@ -42,8 +42,20 @@ pub fn admit_as(
     out: &Output,
 ) -> Result<Ready, Failure> {
     runs(opened)?;
+    // A wrong setting is said before anything is opened.
+    machine.policy()?;
+    admit_on(machine.adapter.open(options)?, opened, geometry, machine, out)
+}
+
+/// The same on a device that is open, with the kernel variants that it was given.
+pub fn admit_on(
+    device: Device,
+    opened: &Opened,
+    geometry: &Geometry,
+    machine: &MachineArgs,
+    out: &Output,
+) -> Result<Ready, Failure> {
     let policy = machine.policy()?;
-    let device = Device::open(options)?;
     let budget = policy.budget(reading(&device.memory()));
     let cache_limit = policy.cache_limit();
     let profile = device.profile();
@@ -189,6 +201,7 @@ pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, F
     Ok(json!({
         "model": {"name": plan.model.name, "architecture": plan.model.architecture},
         "adapter": {"name": device.info().name, "backend": device.info().backend, "driver": device.info().driver_info},
+        "tuning": {"source": plan.profile.tuned_by, "values": plan.profile.tuning},
         "geometry": plan.geometry,
         "bytes": plimsoll::estimator::report::bytes(plan),
         "allocated": {"bytes": device.totals().live_bytes, "buffers": device.totals().live},

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The fewest rounds of which ranges say something.
-const FEWEST: u32 = 3;
+pub const FEWEST: u32 = 3;
 
 /// One of those that take turns: what it is, and what was seen of it.
 pub struct Arm {

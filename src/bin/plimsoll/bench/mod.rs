@@ -7,6 +7,7 @@ mod report;
 mod requests;
 mod stats;
 mod sweep;
+mod tune;
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
 use crate::failure::Failure;
@@ -55,10 +56,12 @@ pub struct Args {
     pub sweep: Option<sweep::Sweep>,
     /// Instead of a model's rates, what the adapter does at best in several shapes: reading, copying, multiply-adds, and
     /// what a dispatch, a submit and a readback cost
-    #[arg(long, conflicts_with_all = ["model", "prompt_tokens", "new_tokens", "repetitions", "lengths", "requests", "sweep", "profile"])]
+    #[arg(long, conflicts_with_all = ["model", "prompt_tokens", "new_tokens", "repetitions", "lengths", "requests", "sweep", "profile", "tune"])]
     pub ceilings: bool,
     #[command(flatten)]
     pub profile: profile::ProfileArgs,
+    #[command(flatten)]
+    pub tune: tune::TuneArgs,
     #[command(flatten)]
     pub geometry: GeometryArgs,
     #[command(flatten)]
@@ -94,6 +97,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     if args.profile.profile {
         return profile::run(args);
+    }
+    if args.tune.tune {
+        return tune::run(args);
     }
     if args.sweep.is_some() || args.requests.is_some() {
         return arms::run(args);
@@ -154,14 +160,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         table.add_row([name, format!("{:.2}", median(rates)), format!("{least:.2}"), format!("{most:.2}")]);
     }
     output::print(format_args!(
-        "{} ({}) on {}: context {}, chunk {}, KV {}; {}\n{table}\n",
+        "{} ({}) on {}: context {}, chunk {}, KV {}; {}; kernel variants: {}\n{table}\n",
         plan.model.name,
         plan.model.architecture,
         device.info().name,
         g.context,
         g.prefill_chunk,
         g.kv,
-        output::count(args.repetitions as usize, "repetition")
+        output::count(args.repetitions as usize, "repetition"),
+        plan.profile.tuned_by,
     ))?;
     output::print(format_args!(
         "ceilings of this adapter in this run: reading {:.1} GB/s, multiply-adds {:.1} GFLOP/s\n\

@@ -15,7 +15,12 @@ pub fn text(args: &Args, arms: &[Arm], workload: &Workload, engine: Option<&Engi
     if let Some(engine) = engine {
         let plan = engine.plan();
         let device = engine.stepper().device().info().name.clone();
-        let _ = write!(text, "{} ({}) on {device}; ", plan.model.name, plan.model.architecture);
+        let (model, variants) = (&plan.model, &plan.profile.tuned_by);
+        let _ = write!(
+            text,
+            "{} ({}) on {device}; kernel variants: {variants}; ",
+            model.name, model.architecture
+        );
     }
     let _ = match workload {
         Workload::One { prompt, new } => write!(text, "prompt {prompt}, {new} new tokens"),

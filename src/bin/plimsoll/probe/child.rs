@@ -95,7 +95,9 @@ fn step(args: &Args, order: &Order, stage: &mut &'static str) -> Result<Step, St
         options = DeviceOptions { subgroups: false, webgpu_limits: true, ..options };
         geometry.prefill_chunk = geometry.prefill_chunk.min(64);
     }
-    let device = Device::open(&options)?;
+    // A reference has nothing that was chosen for speed.
+    let device =
+        if order.reference { Device::open(&options)? } else { args.machine.adapter.open(&options)? };
     reach("admitting")?;
     let before = device.memory();
     let budget = args.machine.policy()?.budget(plimsoll::reading(&before));

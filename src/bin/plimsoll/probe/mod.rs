@@ -22,7 +22,7 @@ use parent::Watch;
 use plimsoll::estimator::cli::estimate::warnings;
 use plimsoll::runtime::adapters::AdapterKind;
 use plimsoll::runtime::host::{self, HostMemory};
-use plimsoll::{Device, Geometry, Opened, Plan, Profile};
+use plimsoll::{Geometry, Opened, Plan, Profile};
 use record::{Anchor, Ended, Event, Log, Step};
 use report::Run;
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ impl<'a> Probe<'a> {
         let geometry = args.geometry.resolve(&opened.model, Some(first));
         load::runs(&opened)?;
         // Only asked, and closed again: a step has the device for itself.
-        let device = Device::open(&args.machine.options())?;
+        let device = args.machine.open()?;
         let info = device.info();
         let memory = HostMemory::take();
         let address_space = host::address_space();

@@ -100,14 +100,15 @@ pub fn head(profile: &Profile<'_>) -> Vec<String> {
     let (plan, g) = (profile.plan, &profile.plan.geometry);
     vec![
         format!(
-            "{} ({}) on {}: context {}, chunk {}, KV {}; the least disturbed of {}",
+            "{} ({}) on {}: context {}, chunk {}, KV {}; the least disturbed of {}; kernel variants: {}",
             plan.model.name,
             plan.model.architecture,
             profile.adapter,
             g.context,
             g.prefill_chunk,
             g.kv,
-            crate::output::count(profile.rounds as usize, "round")
+            crate::output::count(profile.rounds as usize, "round"),
+            plan.profile.tuned_by
         ),
         format!("{} Measuring took {} of the device for itself.", method(profile), human(profile.own_bytes)),
         format!(
