@@ -258,7 +258,7 @@ pub struct Candidate {
 pub enum Planned {
     /// It may be loaded.
     Admitted(Box<Admitted>),
-    /// It may be loaded, and is what is in force already: no kernel of this model changes.
+    /// It may be loaded, and no kernel of this model differs from what is in force, or from an earlier candidate.
     Same(Box<Admitted>),
     /// It does not fit: it is never tried.
     Refused(Box<Refusal>),
@@ -279,7 +279,8 @@ impl Opened {
         profile: &Profile,
         budget: Option<&Budget>,
     ) -> Result<Vec<Candidate>, Error> {
-        let base = Plan::new(&self.model, geometry, profile)?;
+        // Plans but for their profiles, which differ always.
+        let mut seen = vec![Plan::new(&self.model, geometry, profile)?];
         let facts = profile.facts();
         let candidates = field.candidates(&facts, &profile.tuning).into_iter().map(|tuning| {
             let value = field.value(&tuning);
@@ -293,7 +294,12 @@ impl Opened {
                 Ok(admitted) => {
                     let plan = Plan { profile: profile.clone(), ..admitted.plan().clone() };
                     let admitted = Box::new(admitted);
-                    if plan == base { Planned::Same(admitted) } else { Planned::Admitted(admitted) }
+                    if seen.contains(&plan) {
+                        Planned::Same(admitted)
+                    } else {
+                        seen.push(plan);
+                        Planned::Admitted(admitted)
+                    }
                 }
                 Err(Error::Refused(refusal)) => Planned::Refused(refusal),
                 Err(error) => Planned::Impossible(Box::new(error)),
@@ -303,3 +309,7 @@ impl Opened {
         Ok(candidates.collect())
     }
 }
+
+#[cfg(test)]
+#[path = "tuning_tests.rs"]
+mod tests;

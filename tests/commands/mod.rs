@@ -14,6 +14,8 @@ pub fn plimsoll() -> Command {
         .env_remove("PLIMSOLL_RESERVE")
         .env_remove("PLIMSOLL_CACHE_LIMIT")
         .env_remove("PLIMSOLL_ADAPTER")
+        // Neither what the hub said nor what somebody tuned here.
+        .env("PLIMSOLL_CACHE", "")
         .stdin(Stdio::null());
     command
 }

@@ -31,7 +31,7 @@ fn verdict(trial: &Trial, base: &Trial, kept: bool) -> String {
                 format!("{what}: {ratios}")
             }
         },
-        Outcome::Same => "changes no kernel of this model".to_owned(),
+        Outcome::Same => "the same kernels as another".to_owned(),
         Outcome::Skipped { need: Some(need), have: Some(have), .. } => {
             format!("skipped by its plan: it needs {}, there are {}", grouped(*need), grouped(*have))
         }

@@ -19,7 +19,7 @@ const HOPELESS: f64 = 0.5;
 pub enum Outcome {
     /// It may be loaded; with measurements, it was.
     Planned,
-    /// No kernel of the model changes.
+    /// No kernel of the model differs from what is in force, or from an earlier candidate.
     Same,
     /// Its plan does not fit, or there is none. Never tried.
     Skipped { need: Option<u64>, have: Option<u64>, why: String },
