@@ -309,7 +309,3 @@ impl Opened {
         Ok(candidates.collect())
     }
 }
-
-#[cfg(test)]
-#[path = "tuning_tests.rs"]
-mod tests;

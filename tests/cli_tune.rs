@@ -56,10 +56,10 @@ fn candidates<'a>(tuned: &'a Value, field: &str) -> Vec<&'a Value> {
 #[test]
 fn a_dry_run_plans_and_loads_nothing() {
     let cache = scratch("tune-dry");
-    let base = good(&cache, &["bench", "-p", "64", "-n", "4", "-r", "1", "--json"]);
+    let base = good(&cache, &["bench", "--tune", "--dry-run", "-p", "64", "-n", "4", "--json"]);
     let source = base["tuning"]["source"].as_str().unwrap();
     assert!(source.starts_with("table row "), "{source}");
-    let total = base["bytes"]["total"].as_u64().unwrap();
+    let total = base["planned_bytes"].as_u64().unwrap();
     let memory = total.to_string();
     let args = ["bench", "--tune", "--dry-run", "-p", "64", "-n", "4", "--memory", &memory, "--json"];
     let tuned = good(&cache, &args);
@@ -101,11 +101,11 @@ fn candidates_take_turns_and_what_does_not_fit_is_skipped() {
     let base =
         good(&cache, &["bench", "--tune", "--dry-run", "-p", "40", "-n", "2", "--only", "ssd", "--json"]);
     let memory = base["planned_bytes"].to_string();
-    let args = ["bench", "--tune", "--only", "ssd,mat-vec-rows", "-p", "40", "-n", "2", "-r", "3"];
+    let args = ["bench", "--tune", "--only", "ssd,mat-vec-workgroup", "-p", "40", "-n", "2", "-r", "3"];
     let tuned = good(&cache, &[&args[..], &["--memory", &memory, "--json"]].concat());
     assert_eq!(tuned["live_bytes"], 0, "everything was unloaded");
     let mut measured = 0;
-    for field in ["ssd", "mat_vec_rows"] {
+    for field in ["ssd", "mat_vec_workgroup"] {
         for candidate in candidates(&tuned, field) {
             let rounds = candidate["prefill_tokens_per_second"]["all"].as_array().map(Vec::len);
             match candidate["state"].as_str().unwrap() {
@@ -142,15 +142,15 @@ fn what_is_kept_is_used_until_something_better_is() {
     let devices = good(&cache, &["devices", "--json"]);
     let listed = devices["adapters"].as_array().unwrap();
     assert!(listed.iter().any(|device| device["profile"]["tuned_by"] == source.as_str()), "{listed:?}");
-    let short = ["bench", &golden(), "-p", "8", "-n", "2", "-r", "1", "--json"];
-    let bench = good(&cache, &short);
+    let short = ["bench", &golden(), "--requests", "1", "-p", "8", "-n", "2", "-r", "1", "--json"];
+    let bench = good(&cache, &short)["arms"][0].take();
     assert_eq!(
         (&bench["tuning"]["source"], &bench["tuning"]["values"]["mat_mat_shared"]),
         (&json!(source), &json!(true))
     );
-    let plain = good(&cache, &[&short[..], &["--no-tuning"]].concat());
+    let plain = good(&cache, &[&short[..], &["--no-tuning"]].concat())["arms"][0].take();
     assert!(plain["tuning"]["source"].as_str().unwrap().starts_with("table row "), "{plain}");
-    let plain = good(&cache, &[&short[..], &["--no-subgroups"]].concat());
+    let plain = good(&cache, &[&short[..], &["--no-subgroups"]].concat())["arms"][0].take();
     assert!(plain["tuning"]["source"].as_str().unwrap().starts_with("table row "), "another way to open it");
 
     let device = Device::open(&DeviceOptions::default()).unwrap();
@@ -159,7 +159,7 @@ fn what_is_kept_is_used_until_something_better_is() {
     }
     drop(device);
     // The machine may be busy with other things, which come and go.
-    let tune = ["bench", "--tune", "--only", "mat-mat-shared", "-p", "256", "-n", "4", "-r", "3", "--json"];
+    let tune = ["bench", "--tune", "--only", "mat-mat-shared", "-p", "96", "-n", "4", "-r", "3", "--json"];
     let tuned = (0..3).map(|_| good(&cache, &tune)).find(|tuned| tuned["saved"].is_string());
     let tuned = tuned.expect("registers are several times as fast");
     assert_eq!(tuned["tuning"]["source"], source);
@@ -170,7 +170,7 @@ fn what_is_kept_is_used_until_something_better_is() {
     );
     assert!(tuned["last"]["found"]["against"]["prefill_tokens_per_second"]["ratio"].as_f64() > Some(1.0));
     assert_eq!(files(&cache), [file], "replaced, and nothing beside it");
-    let bench = good(&cache, &short);
+    let bench = good(&cache, &short)["arms"][0].take();
     assert_eq!(
         (&bench["tuning"]["source"], &bench["tuning"]["values"]["mat_mat_shared"]),
         (&json!(source), &json!(false))
@@ -184,9 +184,12 @@ fn a_file_that_is_not_to_be_used_is_named_and_everything_goes_on() {
     let text = std::fs::read_to_string(&file).unwrap();
     let run_with = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        let output = cached(&cache, &["bench", &golden(), "-p", "8", "-n", "2", "-r", "1", "--json"]);
+        let output = cached(
+            &cache,
+            &["bench", &golden(), "--requests", "1", "-p", "8", "-n", "2", "-r", "1", "--json"],
+        );
         assert_eq!(code(&output), 0, "{}", stderr(&output));
-        assert!(document(&output)["tuning"]["source"].as_str().unwrap().starts_with("table row "));
+        assert!(document(&output)["arms"][0]["tuning"]["source"].as_str().unwrap().starts_with("table row "));
         stderr(&output)
     };
     let name = file.display().to_string();
@@ -203,8 +206,7 @@ fn a_file_that_is_not_to_be_used_is_named_and_everything_goes_on() {
         assert!(said.contains(&name) && said.contains(why), "{why}: {said}");
     }
     // Whoever asks for none of it hears nothing of it.
-    let quiet =
-        cached(&cache, &["bench", &golden(), "-p", "8", "-n", "2", "-r", "1", "--json", "--no-tuning"]);
+    let quiet = cached(&cache, &["devices", "--json", "--no-tuning"]);
     assert!(!stderr(&quiet).contains(&name), "{}", stderr(&quiet));
 }
 

@@ -11,6 +11,7 @@ use plimsoll::tuning::Planned;
 use plimsoll::{Budget, Device, DeviceOptions, Engine, Geometry, Opened, Plan, Profile, Runtime};
 use plimsoll_kernels::tuning::Field;
 use plimsoll_kernels::{Delta, KvFormat, Ssd, Tuned, Tuning};
+use plimsoll_runtime::Stepper;
 use support::{Loaded, argmax, check_books, data, geometry, open};
 
 /// Tokens of one greedy answer.
@@ -22,7 +23,7 @@ fn answer(engine: &mut Engine<Runtime>) -> Vec<u32> {
     while !engine.is_idle() {
         for event in engine.step() {
             match event.what {
-                What::Token { token, .. } => tokens.push(token),
+                What::Token { id, .. } => tokens.push(id),
                 What::Failed(error) => panic!("{error}"),
                 What::Prefill { .. } | What::Done(_) => {}
             }

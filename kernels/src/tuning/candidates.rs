@@ -95,7 +95,7 @@ impl Field {
                 .map(|reduce| Tuning { reduce, ..base.clone() })
                 .collect(),
             Field::MatVecWorkgroup => numbers(&[4, 8, 16, 32, 64, 128, 256], |t, v| t.mat_vec_workgroup = v),
-            Field::MatVecRows => numbers(&[1, 2, 4, 8, 16, 32, 64], |t, v| t.mat_vec_rows = v),
+            Field::MatVecRows => numbers(&[64, 32, 16, 8, 4, 2, 1], |t, v| t.mat_vec_rows = v),
             Field::MatMatShared => numbers(&[0, 1], |t, v| t.mat_mat_shared = v == 1),
             Field::RowWorkgroup => numbers(&[4, 8, 16, 32, 64, 128, 256], |t, v| t.row_workgroup = v),
             Field::AttentionWorkgroup => numbers(&[8, 16, 32, 64], |t, v| t.attention_workgroup = v),

@@ -1,8 +1,11 @@
+//! Files of kernel variants: found again by the same adapter alone, and strangers until they are checked.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-use super::*;
-use plimsoll_kernels::{Delta, Limits, Ssd};
-use plimsoll_runtime::{AdapterKind, DeviceOptions, MemoryReading, MemorySource};
+
+use plimsoll::tuning::{Identity, Measured, Reason, Store};
+use plimsoll_kernels::{Delta, Limits, Ssd, Tuning};
+use plimsoll_runtime::{AdapterInfo, AdapterKind, DeviceOptions, MemoryReading, MemorySource};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 fn adapter(name: &str) -> AdapterInfo {
     AdapterInfo {
@@ -33,7 +36,7 @@ fn measured() -> Measured {
 
 /// A cache folder of a test's own.
 fn cache(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("plimsoll-tuning-{}-{name}", std::process::id()));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tuning-{name}"));
     let _ = std::fs::remove_dir_all(&folder);
     folder
 }
