@@ -137,7 +137,7 @@ fn candidates_take_turns_and_what_does_not_fit_is_skipped() {
 fn what_is_kept_is_used_until_something_better_is() {
     let cache = scratch("tune-kept");
     let file = keep(&cache, |tuning| tuning.mat_mat_shared = true);
-    assert_eq!(files(&cache), [file.clone()]);
+    assert_eq!(files(&cache), std::slice::from_ref(&file));
     let source = format!("file {}", file.display());
     let devices = good(&cache, &["devices", "--json"]);
     let listed = devices["adapters"].as_array().unwrap();

@@ -91,7 +91,7 @@ impl Profile {
         Self::of(name, Facts { limits, subgroup_size, cpu, f16: false, cooperative_matrix: false })
     }
 
-    /// A profile from what an adapter is, with the tuning that the [table](crate::tuning::table) has for it.
+    /// A profile from what an adapter is, with the tuning that the [table] has for it.
     pub fn of(name: &str, facts: Facts) -> Self {
         let row = table::look_up(&facts);
         Self {
