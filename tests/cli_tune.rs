@@ -65,7 +65,7 @@ fn a_dry_run_plans_and_loads_nothing() {
     let tuned = good(&cache, &args);
     assert_eq!(tuned["tuning"], base["tuning"]);
     assert_eq!((&tuned["planned_bytes"], &tuned["live_bytes"]), (&json!(total), &json!(0)));
-    assert_eq!(tuned["fields"].as_array().unwrap().len(), 9);
+    assert_eq!(tuned["fields"].as_array().unwrap().len(), 10);
     let kernels: Vec<&Value> = candidates(&tuned, "ssd")
         .into_iter()
         .filter(|candidate| candidate["value"].as_str().unwrap().starts_with("kernels"))

@@ -162,6 +162,7 @@ fn every_candidate_for_products_and_rows_gives_the_references_logits() {
     let profile = Device::open(&DeviceOptions::default()).unwrap().profile().clone();
     let products = [Field::MatMatShared, Field::Reduce, Field::MatVecWorkgroup, Field::MatVecRows];
     assert!(every_candidate("qwen3", &products, &profile) >= 4);
+    assert!(every_candidate("qwen3", &[Field::NormValues], &profile) >= 1, "with norms of their own");
     assert!(every_candidate("qwen3", &[Field::RowWorkgroup], &profile) >= 3);
 }
 

@@ -54,9 +54,9 @@ pub enum Delta {
     },
 }
 
-/// Kernel variants chosen for an adapter. They change speed, and results only by rounding. Bytes follow two of them:
+/// Kernel variants chosen for an adapter. They change speed, and results only by rounding. Bytes follow some of them:
 /// with [`Ssd::Kernels`] the workspace holds what goes from kernel to kernel, with a larger `attention_fill` what goes
-/// from splits of the keys to their merge.
+/// from splits of the keys to their merge, with fewer `norm_values` more norms. The plan has it to the byte.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
@@ -67,6 +67,9 @@ pub struct Tuning {
     pub mat_vec_workgroup: u32,
     /// Weight rows one mat-vec workgroup computes.
     pub mat_vec_rows: u32,
+    /// Most values of the matrices of a product that takes in the norm before it: each of its workgroups norms the row for
+    /// itself, which a dispatch less has to be worth. With 0 none does.
+    pub norm_values: u32,
     /// Whether the mat-mat stages tiles in workgroup memory (GPUs) or keeps to registers (CPU drivers).
     pub mat_mat_shared: bool,
     /// Invocations of the row-wise kernels (norms, sampling).
@@ -111,6 +114,8 @@ const MOST_ATTENTION_LANES: u32 = 64;
 const MOST_ROWS: u32 = 64;
 /// Far more workgroups than anything has at a time.
 const MOST_FILL: u32 = 1 << 20;
+/// More values than a matrix of any layer has.
+const MOST_NORM_VALUES: u32 = 1 << 30;
 /// Workgroup memory of the tiles of the mat-mat.
 const TILES_MEMORY: u32 = 16 << 10;
 /// Invocations of the tiles of the mat-mat.
@@ -141,6 +146,10 @@ impl Tuning {
         if !(1..=MOST_FILL).contains(&self.attention_fill) {
             let expected = format!("a number from 1 to {MOST_FILL}");
             return wrong(Field::AttentionFill, expected, self.attention_fill.to_string());
+        }
+        if self.norm_values > MOST_NORM_VALUES {
+            let expected = format!("a number from 0 to {MOST_NORM_VALUES}");
+            return wrong(Field::NormValues, expected, self.norm_values.to_string());
         }
         let memory = facts.limits.max_compute_workgroup_storage_size;
         if self.mat_mat_shared && (lanes < TILES_LANES || memory < TILES_MEMORY) {

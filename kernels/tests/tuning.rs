@@ -26,6 +26,7 @@ fn adapters_get_what_they_always_got() {
                 reduce,
                 mat_vec_workgroup: lanes,
                 mat_vec_rows: if low >= 8 { 32 } else { 8 },
+                norm_values: 4 << 20,
                 mat_mat_shared: false,
                 row_workgroup: lanes,
                 attention_workgroup: 8,
@@ -38,6 +39,7 @@ fn adapters_get_what_they_always_got() {
                 reduce,
                 mat_vec_workgroup: 64,
                 mat_vec_rows: 4,
+                norm_values: 8 << 20,
                 mat_mat_shared: true,
                 row_workgroup: 128,
                 attention_workgroup: 64,
@@ -107,7 +109,7 @@ type Spoil = fn(&mut Tuning);
 fn nonsense_is_named() {
     let adapter = facts(Some((8, 8)), true);
     let base = table::look_up(&adapter).tuning.clone();
-    let spoilt: [(Field, Spoil); 22] = [
+    let spoilt: [(Field, Spoil); 23] = [
         (Field::MatVecWorkgroup, |t| t.mat_vec_workgroup = 0),
         (Field::MatVecWorkgroup, |t| t.mat_vec_workgroup = 24),
         (Field::MatVecWorkgroup, |t| t.mat_vec_workgroup = 512),
@@ -122,6 +124,7 @@ fn nonsense_is_named() {
         (Field::AttentionWorkgroup, |t| t.attention_workgroup = 128),
         (Field::AttentionFill, |t| t.attention_fill = 0),
         (Field::AttentionFill, |t| t.attention_fill = u32::MAX),
+        (Field::NormValues, |t| t.norm_values = u32::MAX),
         (Field::Ssd, |t| t.ssd = Ssd::Streaming { block: 0 }),
         (Field::Ssd, |t| t.ssd = Ssd::Streaming { block: 128 }),
         (Field::Ssd, |t| t.ssd = Ssd::Kernels { block: 48 }),
@@ -175,7 +178,7 @@ fn candidates_are_legal_and_differ_in_one_field() {
             assert_eq!(candidates.is_empty(), lone, "{field}: {facts:?}");
         }
     }
-    assert_eq!(Field::ALL.iter().map(|f| f.name()).collect::<std::collections::HashSet<_>>().len(), 9);
+    assert_eq!(Field::ALL.iter().map(|f| f.name()).collect::<std::collections::HashSet<_>>().len(), 10);
 }
 
 #[test]

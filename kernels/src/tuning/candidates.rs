@@ -15,6 +15,8 @@ pub enum Field {
     MatVecWorkgroup,
     /// [`Tuning::mat_vec_rows`].
     MatVecRows,
+    /// [`Tuning::norm_values`].
+    NormValues,
     /// [`Tuning::mat_mat_shared`].
     MatMatShared,
     /// [`Tuning::row_workgroup`].
@@ -31,11 +33,12 @@ pub enum Field {
 
 impl Field {
     /// All of them, in the order in which they are tried: what others' values depend on comes first.
-    pub const ALL: [Field; 9] = [
+    pub const ALL: [Field; 10] = [
         Field::MatMatShared,
         Field::Reduce,
         Field::MatVecWorkgroup,
         Field::MatVecRows,
+        Field::NormValues,
         Field::RowWorkgroup,
         Field::AttentionWorkgroup,
         Field::AttentionFill,
@@ -49,6 +52,7 @@ impl Field {
             Field::Reduce => "reduce",
             Field::MatVecWorkgroup => "mat_vec_workgroup",
             Field::MatVecRows => "mat_vec_rows",
+            Field::NormValues => "norm_values",
             Field::MatMatShared => "mat_mat_shared",
             Field::RowWorkgroup => "row_workgroup",
             Field::AttentionWorkgroup => "attention_workgroup",
@@ -67,6 +71,7 @@ impl Field {
             },
             Field::MatVecWorkgroup => tuning.mat_vec_workgroup.to_string(),
             Field::MatVecRows => tuning.mat_vec_rows.to_string(),
+            Field::NormValues => tuning.norm_values.to_string(),
             Field::MatMatShared => tuning.mat_mat_shared.to_string(),
             Field::RowWorkgroup => tuning.row_workgroup.to_string(),
             Field::AttentionWorkgroup => tuning.attention_workgroup.to_string(),
@@ -96,6 +101,9 @@ impl Field {
                 .collect(),
             Field::MatVecWorkgroup => numbers(&[4, 8, 16, 32, 64, 128, 256], |t, v| t.mat_vec_workgroup = v),
             Field::MatVecRows => numbers(&[64, 32, 16, 8, 4, 2, 1], |t, v| t.mat_vec_rows = v),
+            Field::NormValues => {
+                numbers(&[0, 1 << 18, 1 << 20, 1 << 22, 1 << 23, 1 << 24], |t, v| t.norm_values = v)
+            }
             Field::MatMatShared => numbers(&[0, 1], |t, v| t.mat_mat_shared = v == 1),
             Field::RowWorkgroup => numbers(&[4, 8, 16, 32, 64, 128, 256], |t, v| t.row_workgroup = v),
             Field::AttentionWorkgroup => numbers(&[8, 16, 32, 64], |t, v| t.attention_workgroup = v),
