@@ -130,10 +130,10 @@ pub struct LimitArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub cache_limit: Option<u64>,
     /// The most bytes of one buffer
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub max_allocation: Option<u64>,
     /// The most bytes of one storage binding
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub max_binding: Option<u64>,
 }
 

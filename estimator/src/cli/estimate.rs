@@ -1,6 +1,7 @@
 //! The verb `estimate`: prices a model, judges the price, looks around it.
 
 use super::args::{GeometryArgs, LimitArgs, Output, build, kv, on_hub, open, with_kv};
+use super::modes::Given;
 use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
 use crate::budget::Reading;
@@ -82,6 +83,35 @@ pub struct Args {
 }
 
 impl Args {
+    /// Whether every flag that was written changes anything beside the others.
+    ///
+    /// # Errors
+    /// As [`Given::check`].
+    pub fn check(&self, given: &Given) -> Result<(), Failure> {
+        self.peer.check()?;
+        given.check(self.peer.engine(), !self.peer.no_flash_attention)
+    }
+
+    /// Whether there is a memory that flags about memory can speak of.
+    fn check_memory(&self, read: bool, known: bool) -> Result<(), Failure> {
+        let reserved = self.limits.reserve.is_some_and(|bytes| bytes > 0);
+        if reserved && !read && self.limits.memory.is_none() {
+            let why = "it is left of the memory that a device has (--device, or an adapter that tells), and none is known";
+            return Err(Failure::Usage(format!("--reserve changes nothing without --device: {why}")));
+        }
+        if reserved && !read {
+            output::note(format_args!(
+                "plimsoll: --reserve is left of what a device has: --memory stays whole"
+            ));
+        }
+        if self.peer.gpu_memory_utilization.is_some() && !known {
+            let why = "no memory is known of which it is a share";
+            let flags = "--gpu-memory-utilization changes nothing without --device or --memory";
+            return Err(Failure::Usage(format!("{flags}: {why}")));
+        }
+        Ok(())
+    }
+
     /// The geometry for a model.
     pub fn geometry(&self, model: &Model) -> Geometry {
         let asked = self.geometry.resolve(model, None);
@@ -120,7 +150,7 @@ fn others(
     for text in &args.replaces {
         let path = Path::new(text);
         let there = on_hub(path).is_some() || path.exists();
-        let replaced = match bytes::parse(text) {
+        let replaced = match bytes::positive(text) {
             Ok(bytes) if !there => Replaced { name: "what is replaced".into(), bytes },
             Err(why) if !there => {
                 return Err(Failure::Usage(format!("--replaces {text:?}: no such file, and {why}")));
@@ -263,7 +293,9 @@ pub fn run(
     let alone = Others { here: Vec::new(), ..counted.clone() };
     company.ceiling = policy.budget_beside(derived.clone(), &alone).map(|budget| budget.bytes);
     company.load = device.map(|(device, _)| device.load_room()).unwrap_or_default();
+    let read = derived.is_some();
     let budget = policy.budget_beside(derived, &counted);
+    args.check_memory(read, budget.is_some())?;
     let question = Question {
         checkpoint,
         model: &model,
@@ -312,6 +344,11 @@ pub fn run(
         output::document(&Warned { document: &report, warnings: &warnings, cache_limit })?;
     } else {
         output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
+        let cache_limit = policy.cache_limit();
+        if let Some(most) = cache_limit.bytes {
+            let (most, source) = (bytes::human(most), cache_limit.source);
+            output::print(format_args!("kept without being live: at most {most} ({source})\n"))?;
+        }
         if args.chart {
             output::print(format_args!("\n{}", chart(&report, 80)))?;
         }
