@@ -286,7 +286,8 @@ pub fn run(
     let companions = companions(args)?;
     // The other engines' prices hold the layers that draft.
     let drafts = args.peer.engine().is_none().then_some(&model);
-    let mut company = Company::new(&companions, drafts, &profile);
+    let options = args.peer.options(args.limits.max_allocation);
+    let mut company = Company::new(&companions, drafts, &profile).held_by(args.peer.engine(), options);
     let others = others(args, &company, &geometry, &profile)?;
     // The table says what a device has in all, an adapter what is free of it.
     let counted = if device.is_some() { others.staying() } else { others.clone() };
@@ -307,7 +308,7 @@ pub fn run(
     };
     let pricer = Pricer::new(&model, &profile);
     let mut report = match args.peer.engine() {
-        Some(engine) => peers::report(&question, engine, &args.peer.options(args.limits.max_allocation)),
+        Some(engine) => peers::report(&question, engine, &options),
         None => Report::priced(&pricer, &question)?,
     };
     if let (Some((device, _)), None, None) = (device, args.peer.engine(), &report.refusal) {
