@@ -22,6 +22,7 @@ use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model, ModelError};
 use serde::Serialize;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -258,7 +259,8 @@ pub fn run(
     {
         return Err(Failure::Usage("--html: that is the model's own file".into()));
     }
-    let model = recast(args, build(checkpoint, path)?, checkpoint)?;
+    // The process ends with this: to free what thousands of layers took piece by piece would be a fifth of its time.
+    let model = ManuallyDrop::new(recast(args, build(checkpoint, path)?, checkpoint)?);
     let table = args.device.as_ref().map(|_| DeviceTable::standard()).transpose().map_err(table_error)?;
     let device = match (&args.device, &table) {
         (Some(_), _) if machine.is_some() => {
@@ -285,7 +287,7 @@ pub fn run(
     let warnings = note_warnings(&model, &geometry);
     let companions = companions(args)?;
     // The other engines' prices hold the layers that draft.
-    let drafts = args.peer.engine().is_none().then_some(&model);
+    let drafts = args.peer.engine().is_none().then_some(&*model);
     let options = args.peer.options(args.limits.max_allocation);
     let mut company = Company::new(&companions, drafts, &profile).held_by(args.peer.engine(), options);
     let others = others(args, &company, &geometry, &profile)?;
@@ -306,7 +308,7 @@ pub fn run(
         overhead: Overhead::default(),
         company: Some(&company),
     };
-    let pricer = Pricer::new(&model, &profile);
+    let pricer = ManuallyDrop::new(Pricer::new(&model, &profile));
     let mut report = match args.peer.engine() {
         Some(engine) => peers::report(&question, engine, &options),
         None => Report::priced(&pricer, &question)?,
