@@ -51,11 +51,11 @@ fn weights_that_are_not_read_are_told() {
     let two = directory("two", &[config, ("a.safetensors", b"no header"), ("b.safetensors", b"")]);
     let said = notes(&two);
     assert!(
-        said.contains("2 files") && said.contains("a.safetensors") && said.contains("config.json alone"),
+        said.contains("2 in all") && said.contains("a.safetensors") && said.contains("config.json alone"),
         "{said}"
     );
     let torch = directory("torch", &[config, ("pytorch_model.bin", b""), ("training_args.bin", b"")]);
-    assert!(notes(&torch).contains("1 files") && notes(&torch).contains("pytorch_model.bin"));
+    assert!(notes(&torch).contains("1 in all") && notes(&torch).contains("pytorch_model.bin"));
     let part = directory("part", &[config, ("m-00003-of-00003.gguf", b"GGUF")]);
     assert!(notes(&part).contains("m-00003-of-00003.gguf"), "{}", notes(&part));
     for path in [alone, indexed, two, torch, part] {

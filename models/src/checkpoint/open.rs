@@ -190,7 +190,7 @@ fn unread(path: &Path) -> Result<Option<String>, ModelError> {
     let more = if names.len() > 3 { ", …" } else { "" };
     let count = names.len();
     Ok((count > 0).then(|| {
-        format!("{count} files of weights were not read ({shown}{more}), of which no index and no first part tells: priced from config.json alone")
+        format!("weights in {shown}{more} ({count} in all) were not read, since no index and no first part tells of them: priced from config.json alone")
     }))
 }
 
