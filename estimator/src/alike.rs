@@ -3,9 +3,11 @@
 //! Layers of a model differ in little but where their weights and their states stand, and a stack of experts is a
 //! thousand dispatches in each of them.
 
+use crate::folds::{Fold, Takes};
 use crate::groups::{Groups, stacks};
 use crate::plan::{VectorPlace, View};
 use plimsoll_kernels::Record;
+use plimsoll_kernels::ops::gate::Activation;
 use plimsoll_models::Model;
 use plimsoll_models::graph::{Attention, HeadNorm, Op, Rows, StateId, TensorId, VectorId};
 use plimsoll_models::model::State;
@@ -113,6 +115,32 @@ pub(crate) fn classes(
         Some(Class { kind, class: *classes.entry((kind, words)).or_insert(next) })
     };
     model.graph.ops.iter().map(|(label, op)| class(label, op)).collect()
+}
+
+/// What tells products apart that take others in, beside what tells them apart alone.
+type Taking = (u32, Option<(bool, u32)>, Option<Activation>);
+
+/// The classes where ops are folded into others: products that take others in are alike where they are so alone and take
+/// in the same.
+pub(crate) fn folded(
+    classes: &[Option<Class>],
+    folds: &[Fold],
+    places: &[VectorPlace],
+) -> Vec<Option<Class>> {
+    let most = |of: fn(&Class) -> u32| classes.iter().flatten().map(of).max().unwrap_or(0) + 1;
+    let (first_kind, first_class) = (most(|c| c.kind), most(|c| c.class));
+    let mut kinds: FxHashMap<Taking, u32> = FxHashMap::default();
+    let mut known: FxHashMap<(u32, u32, Option<u32>), u32> = FxHashMap::default();
+    let mut class = |(class, fold): (&Option<Class>, &Fold)| {
+        let (class, Fold::Takes(Takes { norm, gate })) = ((*class)?, fold) else { return *class };
+        let taking = (class.kind, norm.map(|n| (n.plus_one, n.eps.to_bits())), gate.map(|g| g.activation));
+        let next = first_kind + kinds.len() as u32;
+        let kind = *kinds.entry(taking).or_insert(next);
+        let word = norm.and_then(|n| places.get(n.weight.0 as usize)).map(|place| place.word);
+        let next = first_class + known.len() as u32;
+        Some(Class { kind, class: *known.entry((kind, class.class, word)).or_insert(next) })
+    };
+    classes.iter().zip(folds).map(&mut class).collect()
 }
 
 /// A recurrent op but for which tensors, vectors and state it has, and its state.

@@ -16,10 +16,11 @@ pub(crate) use summary::{Cuts, Named, Part, Summary};
 pub(crate) use tables::Tables;
 
 use crate::error::PlanError;
+use crate::folds::{Fold, Takes};
 use crate::geometry::Geometry;
 use crate::groups::{pieces, stacks};
 use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, VectorPlace, View, WeightGroup, When};
-use crate::prepare::Prepared;
+use crate::prepare::{Ops, Prepared};
 use family::Steps;
 use plimsoll_kernels::ops::{
     activate, add, clamped_gate, embed, gate, linear, multiply, rms_norm, scale, select_rows, softcap, top_k,
@@ -75,6 +76,8 @@ pub(crate) struct Lowering<'a> {
     /// The sorted table of each routing, by tile.
     sorted: FxHashMap<(TensorId, u32), usize>,
     op: u32,
+    /// What the op at hand does beside itself.
+    takes: Takes,
     /// The window of vectors that the op at hand looks at.
     vectors: View,
     /// Whether an op like the one at hand but for where its vectors stand has been lowered: of its dispatches only those
@@ -116,7 +119,18 @@ impl<'a> Lowering<'a> {
             steps: FxHashMap::default(),
             summed: false,
             op: 0,
+            takes: Takes::default(),
         }
+    }
+
+    /// Whether the program is for few tokens.
+    fn is_narrow(&self) -> bool {
+        self.max_tokens <= NARROW
+    }
+
+    /// What its ops touch.
+    fn ops(&self) -> &'a Ops {
+        self.shared.prepared.facts.ops(self.is_narrow())
     }
 
     /// Lowers the op of this index.
@@ -126,6 +140,11 @@ impl<'a> Lowering<'a> {
             return Err(fault.clone());
         }
         let (label, op) = &self.shared.model.graph.ops[index];
+        self.takes = match facts.folds.get(index) {
+            Some(Fold::Taken) if self.is_narrow() => return Ok(()),
+            Some(Fold::Takes(takes)) if self.is_narrow() => *takes,
+            _ => Takes::default(),
+        };
         self.op = index as u32;
         self.vectors = facts.windows[index];
         self.lower(label, op)
@@ -336,10 +355,19 @@ impl<'a> Lowering<'a> {
         let flops_per_row = 2 * u64::from(record.cols()) * u64::from(max_rows);
         let most = (self.shared.profile.work_budget / flops_per_row.max(1)).max(1);
         let pieces: Vec<Shard> = group.shards.iter().flat_map(|s| pieces(s, &record, most)).collect();
+        let Takes { norm, gate } = self.takes;
+        let (x, out) = (norm.map_or(x, |norm| norm.x), gate.map_or(out, |gate| gate.out));
+        let norm = match norm {
+            None => None,
+            Some(norm) => {
+                let weight = self.vector(label, norm.weight)?;
+                Some(linear::Norm { weight, plus_one: norm.plus_one, eps: norm.eps })
+            }
+        };
         for piece in pieces {
             let args = linear::Args {
                 format: record.format(),
-                n: piece.rows,
+                n: if gate.is_some() { piece.rows / 2 } else { piece.rows },
                 k: record.cols(),
                 x_stride: self.width(x),
                 out_stride: self.width(out),
@@ -348,6 +376,8 @@ impl<'a> Lowering<'a> {
                 bias: bias.map(|b| b + piece.first_row),
                 unit: self.unit(out),
                 max_rows,
+                norm,
+                gate: gate.map(|gate| gate.activation),
             };
             let operands = vec![
                 Operand::View(piece.view),
@@ -364,7 +394,7 @@ impl<'a> Lowering<'a> {
     fn sample(&mut self, when: When, k: u32) -> Result<usize, PlanError> {
         let logits = self.shared.model.graph.logits;
         let at = "sampling";
-        if !self.shared.prepared.facts.is_alive(logits) {
+        if !self.ops().is_alive(logits) {
             return Err(PlanError::graph(at, "the logits are never written"));
         }
         self.expect_width(at, logits, self.shared.model.vocab)?;

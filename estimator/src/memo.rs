@@ -5,7 +5,7 @@
 use crate::build::Cut;
 use crate::error::PlanError;
 use crate::geometry::Geometry;
-use crate::lower::{Family, Lowering, Part, Scratch, Shared, Summary};
+use crate::lower::{Family, Lowering, NARROW, Part, Scratch, Shared, Summary};
 use crate::marks::Marks;
 use crate::pricer::Price;
 use plimsoll_kernels::Kernel;
@@ -123,6 +123,10 @@ impl Memo {
         let logit_rows = match part {
             Part::Fixed => {
                 tokens = 0;
+                0
+            }
+            Part::Taken => {
+                tokens = (max_tokens > NARROW).into();
                 0
             }
             Part::Tokens => {

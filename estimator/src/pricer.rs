@@ -195,7 +195,7 @@ impl<'a> Pricer<'a> {
             if resident.saturating_add(room.peak) > most {
                 return Err(Stop::Beyond);
             }
-            let known = [Part::Fixed, Part::Tokens, Part::Rows, Part::Recurrent]
+            let known = [Part::Fixed, Part::Taken, Part::Tokens, Part::Rows, Part::Recurrent]
                 .map(|part| memo.part(&shared, part, size));
             let readers_here = Lowering::summary(&shared, Part::Attention, size, Some(&cuts));
             let sums = || known.iter().map(|k| &k.sum).chain([&readers_here]);

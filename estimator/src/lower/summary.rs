@@ -20,6 +20,8 @@ use std::borrow::Cow;
 pub(crate) enum Part {
     /// Not even at those.
     Fixed,
+    /// Not even at those, in programs for many tokens; in those for few another op does it.
+    Taken,
     /// At nothing more.
     Tokens,
     /// At how many logit rows there are. Sampling is of this part.
@@ -221,7 +223,7 @@ impl<'a> Lowering<'a> {
 
     /// The class of an op, and of attention how the pages of its layer are cut.
     pub(super) fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(Class, u32)> {
-        let class = *self.shared.prepared.facts.classes.get(index)?.as_ref()?;
+        let class = *self.ops().classes.get(index)?.as_ref()?;
         let Op::Attention { attention, .. } = op else { return Some((class, 0)) };
         let layers = &self.shared.kv.layers;
         let layer = layers.binary_search_by_key(&attention.state, |l| l.state).ok()?;
@@ -243,7 +245,7 @@ impl<'a> Lowering<'a> {
             Cow::Borrowed(_) => Named::Op(draft.suffix),
             Cow::Owned(label) => Named::Own(format!("{label}{}", draft.suffix)),
         };
-        if self.shared.prepared.facts.parts.get(op as usize) == Some(&Part::Fixed) {
+        if let Some(Part::Fixed | Part::Taken) = self.shared.prepared.facts.parts.get(op as usize) {
             for draft in &drafts {
                 sum.widest.insert(self.widest(draft), (op, name(draft)));
             }
