@@ -90,7 +90,8 @@ fn gguf(values: &[(&str, &str)]) -> Vec<u8> {
 fn values_of_ggufs() {
     let folder = folder("gguf");
     let file = folder.join("m.gguf");
-    std::fs::write(&file, gguf(&[("general.architecture", "llama"), ("llama.embedding_length", "many")])).unwrap();
+    std::fs::write(&file, gguf(&[("general.architecture", "llama"), ("llama.embedding_length", "many")]))
+        .unwrap();
     names(&file, &file, "llama.embedding_length");
     std::fs::write(&file, gguf(&[("general.architecture", "llama"), ("split.count", "two")])).unwrap();
     names(&file, &file, "split.count");
