@@ -3,7 +3,7 @@
 pub use crate::error::{grouped, human};
 
 /// Reads an amount of bytes: `1_000_000`, `48GB` (powers of 1,000), `48GiB` (powers of 1,024), `1.5GiB`. Units in any
-/// case; a fraction of a byte is cut off.
+/// case. A size that is no whole number of bytes, as `1.3GiB`, is cut to whole ones; a fraction of a byte is no size.
 ///
 /// # Errors
 /// What was expected, in a sentence.
@@ -45,6 +45,13 @@ pub fn parse(text: &str) -> Result<u64, String> {
     };
     let scale = 10_u128.pow(fraction.chars().filter(|&c| c != '_').count() as u32);
     let bytes = whole * factor + part * factor / scale;
+    if part > 0 && (factor == 1 || bytes == 0) {
+        return Err(wrong(if bytes == 0 {
+            "less than one byte, and not more than 0"
+        } else {
+            "a part of a byte"
+        }));
+    }
     match u64::try_from(bytes) {
         Ok(bytes) if bytes <= i64::MAX as u64 => Ok(bytes),
         _ => Err(wrong("too large")),
@@ -90,16 +97,32 @@ mod tests {
             ("1.5GiB", 3 << 29),
             ("0.1kB", 100),
             ("12b", 12),
-            ("1.9", 1),
+            ("1.0", 1),
+            ("1.3GiB", 1_395_864_371),
             ("3MiB", 3 << 20),
             ("2TB", 2_000_000_000_000),
         ];
         for (text, bytes) in good {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for text in
-            ["", "GiB", "48G", "48Gb/s", "-1", "1e9", "0x10", "1..5GB", "_1", "1_", "9999999TiB", "ten", "１"]
-        {
+        for text in [
+            "",
+            "GiB",
+            "48G",
+            "48Gb/s",
+            "-1",
+            "1e9",
+            "0x10",
+            "1..5GB",
+            "_1",
+            "1_",
+            "1.5",
+            "1.5B",
+            "0.0001kB",
+            "9999999TiB",
+            "ten",
+            "１",
+        ] {
             assert!(parse(text).unwrap_err().contains("48GiB"), "{text}");
             assert!(positive(text).unwrap_err().contains("48GiB"), "{text}");
         }

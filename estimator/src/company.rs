@@ -4,6 +4,7 @@
 use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::others::{Other, Role};
+use crate::peers::{Engine, Options};
 use crate::pricer::{Price, Pricer};
 use plimsoll_kernels::Profile;
 use plimsoll_models::Model;
@@ -23,6 +24,8 @@ pub struct Company<'a> {
     models: Vec<(Role, Pricer<'a>)>,
     /// The model, where layers of its own draft.
     drafts: Option<&'a Model>,
+    /// The engine that holds them all, where it is not ours.
+    engine: Option<(Engine, Options)>,
     /// Bytes there are for everybody; `None` where nothing is known.
     pub ceiling: Option<u64>,
     /// What a load must keep to.
@@ -33,7 +36,13 @@ impl<'a> Company<'a> {
     /// Models on the same device, and the layers of `model` that draft where it has any and they are to be counted.
     pub fn new(models: &'a [(Role, Model)], drafts: Option<&'a Model>, profile: &'a Profile) -> Self {
         let models = models.iter().map(|(role, model)| (*role, Pricer::new(model, profile))).collect();
-        Self { models, drafts, ceiling: None, load: LoadRoom::default() }
+        Self { models, drafts, engine: None, ceiling: None, load: LoadRoom::default() }
+    }
+
+    /// The same, held by another engine.
+    #[must_use]
+    pub fn held_by(self, engine: Option<Engine>, options: Options) -> Self {
+        Self { engine: engine.map(|engine| (engine, options)), ..self }
     }
 
     /// The same, where a load must keep to this.
@@ -45,14 +54,19 @@ impl<'a> Company<'a> {
     /// Each of them as it would be with this geometry.
     ///
     /// # Errors
-    /// As [`Pricer::price`].
+    /// As [`Pricer::price`], or [`Other::of_engine`].
     pub fn with(&self, geometry: &Geometry) -> Result<Vec<Other>, PlanError> {
         let mut all = Vec::with_capacity(self.models.len() + 1);
         if let Some(model) = self.drafts {
             all.extend(Other::draft_layers(model, geometry)?);
         }
         for (role, pricer) in &self.models {
-            all.push(Other::model(pricer, *role, geometry)?);
+            all.push(match &self.engine {
+                Some((engine, options)) => {
+                    Other::of_engine(pricer.model(), *role, geometry, *engine, options)?
+                }
+                None => Other::model(pricer, *role, geometry)?,
+            });
         }
         Ok(all)
     }

@@ -74,6 +74,14 @@ pub enum PlanError {
         /// What is wrong.
         why: String,
     },
+    /// Another engine, by whose rules this is priced, does not hold a model that is to be beside.
+    #[error("{model} beside it: {error}")]
+    Beside {
+        /// The model beside.
+        model: String,
+        /// Why not.
+        error: crate::peers::PeerError,
+    },
 }
 
 /// Digits in groups of three, as reports and refusals print bytes: `1,234,567`.

@@ -7,6 +7,7 @@
 use crate::budget::{Budget, Reading, Setting};
 use crate::error::{PlanError, grouped};
 use crate::geometry::Geometry;
+use crate::peers::{self, Engine};
 use crate::plan::Segment;
 use crate::pricer::Pricer;
 use plimsoll_kernels::step::PAGE;
@@ -80,6 +81,40 @@ impl Other {
             recurrent: of(Segment::Recurrent),
             activations: of(Segment::Activations),
             io: of(Segment::Io),
+            total: price.total(),
+        })
+    }
+
+    /// A model of its own by the rules of another engine, which holds both: what the context means there it means here.
+    ///
+    /// # Errors
+    /// [`PlanError::Beside`] where that engine does not hold it.
+    pub fn of_engine(
+        model: &Model,
+        role: Role,
+        asked: &Geometry,
+        engine: Engine,
+        options: &peers::Options,
+    ) -> Result<Self, PlanError> {
+        let most = match (model.context_max, engine) {
+            (0, _) => asked.context,
+            // There it is the total over all slots.
+            (most, Engine::LlamaCpp) => most.saturating_mul(asked.slots),
+            (most, _) => most,
+        };
+        let priced = crate::Priced { snapshots: 0, images: Default::default(), ..asked.priced.clone() };
+        let geometry = Geometry { context: asked.context.min(most), draft_depth: 0, priced, ..asked.clone() };
+        let price = peers::price(engine, model, &geometry, options)
+            .map_err(|error| PlanError::Beside { model: model.name.clone(), error })?;
+        Ok(Self {
+            name: model.name.clone(),
+            role,
+            context: geometry.context,
+            weights: price.weights,
+            kv: price.kv,
+            recurrent: price.recurrent,
+            activations: 0,
+            io: 0,
             total: price.total(),
         })
     }

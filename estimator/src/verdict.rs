@@ -315,7 +315,9 @@ fn refuse_limit(error: &PlanError, nearest: Vec<Suggestion>) -> Refusal {
             (Broke::KvFormat, (*format).to_owned(), u64::from(*head_dim), 32)
         }
         PlanError::Geometry { field, got, .. } => (Broke::Geometry, (*field).to_owned(), *got, 0),
-        PlanError::Graph { at, .. } => (Broke::Limit, at.clone(), 0, 0),
+        PlanError::Graph { at: name, .. } | PlanError::Beside { model: name, .. } => {
+            (Broke::Limit, name.clone(), 0, 0)
+        }
     };
     Refusal {
         broke,

@@ -114,6 +114,28 @@ geometry = [{}, { kv = "q9" }, { context = 0 }]
 }
 
 #[test]
+fn a_device_of_nothing_is_a_slip_that_is_named() {
+    for field in ["memory", "max_buffer", "max_binding"] {
+        for nothing in ["0", "\"0GiB\""] {
+            let memory = if field == "memory" { "" } else { "memory = \"8GiB\", " };
+            let text = format!(
+                "device = [{{ name = \"odd\", {memory}{field} = {nothing} }}]\nmodel = [{{ path = \"models/gemma-3-270m.json\" }}]\n"
+            );
+            let output = run(&["--fleet", &fleet(&format!("zero-{field}"), &text), "--json"]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{field} = {nothing}: {said}");
+            assert!(said.contains(field) && said.contains("odd"), "{said}");
+        }
+    }
+    // What is no size is said in the cells, with its field.
+    let text = "device = [{ name = \"odd\", memory = \"1.5\" }]\nmodel = [{ path = \"models/gemma-3-270m.json\" }]\n";
+    let report: Value =
+        serde_json::from_slice(&run(&["--fleet", &fleet("part", text), "--json"]).stdout).unwrap();
+    let reason = report["cells"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("memory") && reason.contains("1.5"), "{reason}");
+}
+
+#[test]
 fn a_file_that_is_none_is_an_error() {
     let many = format!("device = [{}]\nmodel = [{{ path = \"x\" }}]\n", "{ name = \"a\" },".repeat(100_001));
     for (name, text, code) in [

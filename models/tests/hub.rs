@@ -281,6 +281,17 @@ fn what_passes_is_asked_again() {
     assert_eq!(forever(&passing[3]), HubReason::Connection);
     assert_eq!(forever(&passing[6]), HubReason::Timeout);
     assert_eq!(forever(&Fault::Drip(Duration::from_millis(40))), HubReason::Timeout);
+    // However often a request may be made again, all attempts have twice the time of one.
+    let patient = HubOptions { retries: 50, ..options(&server) };
+    for fault in [Fault::Drip(Duration::from_millis(40)), passing[6].clone()] {
+        server.faults(&vec![fault.clone(); 60]);
+        let begun = std::time::Instant::now();
+        let opened = hub::open(&"hf:o/n".parse().unwrap(), &patient);
+        assert_eq!(reason(opened), HubReason::Timeout, "{fault:?}");
+        let took = begun.elapsed();
+        // Two timeouts of 400 ms and what one attempt may overrun them by; 51 attempts would take 20 s.
+        assert!(took < Duration::from_millis(2500), "{fault:?}: {took:?}");
+    }
     // A server that wants more patience than there is.
     server.seen();
     server.faults(&[Fault::Status(429, "retry-after: 3600\r\n".to_owned())]);

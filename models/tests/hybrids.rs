@@ -54,6 +54,60 @@ fn published_models_have_the_published_sizes() {
     assert!(lightning.notes.iter().any(|n| n.contains("left out")));
 }
 
+/// Which of the matrices of a bare configuration are NVFP4, under this name.
+fn packed(config: &Value, name: &str) -> (Model, Vec<String>) {
+    let checkpoint = Checkpoint::from_config_bytes(config.to_string().as_bytes(), name).unwrap();
+    let model = Registry::standard().build(&checkpoint).unwrap();
+    let packed = model.matrices.iter().filter(|m| m.format == plimsoll_kernels::Format::Nvfp4Scaled);
+    let names = packed.flat_map(|m| m.source.tensors().map(str::to_owned).collect::<Vec<_>>()).collect();
+    (model, names)
+}
+
+#[test]
+fn a_bare_configuration_named_nvfp4_is_priced_as_nvidia_publishes_the_family() {
+    for name in ["nemotron-3-nano-30b-a3b-nvfp4", "nemotron-3.5-lightning-30b-a3b-nvfp4"] {
+        let config = config(&format!("configs/{name}.json"));
+        let (model, packed) = self::packed(&config, name);
+        assert!(
+            model.notes.iter().any(|n| n.contains("hf_quant_config.json") && n.contains("NVFP4")),
+            "{name}"
+        );
+        let of = |layer: u32| packed.iter().any(|n| n.contains(&format!(".layers.{layer}.mixer.")));
+        // Attention, and the Mamba layer before each.
+        for wide in [5, 12, 19, 26, 33, 42, 4, 11, 18, 25, 32, 41] {
+            assert!(!of(wide), "{name}: layer {wide}");
+        }
+        let narrow = (0..52).filter(|layer| of(*layer)).count();
+        assert_eq!(narrow, 52 - 12, "{name}");
+        for part in ["lm_head", "embed", "conv1d", "gate.weight", "norm"] {
+            assert!(!packed.iter().any(|n| n.contains(part)), "{name}: {part}");
+        }
+        // 17 Mamba layers' two projections, 23 layers of 128 experts and a shared one: half a byte a value, a byte for
+        // 16 of them, and four for each tensor.
+        let mamba = 17 * (2688 * (2 * 4096 + 2 * 8 * 128 + 64) + 4096 * 2688u64);
+        let experts = 23 * (128 * 2 * 1856 * 2688 + 2 * 3712 * 2688u64);
+        let narrow: u64 = model
+            .matrices
+            .iter()
+            .filter(|m| m.format == plimsoll_kernels::Format::Nvfp4Scaled)
+            .map(|m| u64::from(m.rows) * u64::from(m.cols))
+            .sum();
+        assert_eq!(narrow, mamba + experts, "{name}");
+        // The published file is 19 GB.
+        let wide = model.parameters() - narrow;
+        let bytes = narrow / 2 + narrow / 16 + 2 * wide;
+        assert!((18_500_000_000..20_000_000_000).contains(&bytes), "{name}: {bytes}");
+    }
+    // What is said in a file goes before a name, and of other families a name is a note.
+    let mut nano = config("configs/nemotron-3-nano-30b-a3b-nvfp4.json");
+    let (model, names) = packed(&nano, "nemotron-3-nano-30b-a3b");
+    assert!(names.is_empty() && !model.notes.iter().any(|n| n.contains("hf_quant_config")));
+    nano["quantization_config"] = json!({"quant_method": "modelopt", "quant_algo": "FP8"});
+    assert!(packed(&nano, "nano-nvfp4").1.is_empty());
+    let (model, names) = packed(&config("configs/llama-3.1-8b.json"), "llama-3.1-8b-FP8");
+    assert!(names.is_empty() && model.notes.iter().any(|n| n.contains("FP8") && n.contains("priced plain")));
+}
+
 #[test]
 fn a_finite_time_step_limit_binds_and_is_told() {
     let limit = |value: Value| {

@@ -1,7 +1,8 @@
 //! Prices a model without a GPU: the verb `estimate` of `plimsoll` by itself, without what runs models.
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use plimsoll_estimator::cli::args::open;
+use plimsoll_estimator::cli::modes::Given;
 use plimsoll_estimator::cli::{Failure, estimate, fleet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,9 +21,10 @@ struct Cli {
     args: estimate::Args,
 }
 
-fn run(path: Option<&Path>, args: &estimate::Args) -> Result<(), Failure> {
+fn run(path: Option<&Path>, args: &estimate::Args, given: &Given) -> Result<(), Failure> {
+    args.check(given)?;
     if let Some(file) = &args.fleet {
-        return fleet::show(file, args.output.json);
+        return fleet::show(file, &args.output);
     }
     let Some(path) = path.filter(|_| !args.list_devices) else {
         return estimate::list_devices(args.output.json);
@@ -32,8 +34,10 @@ fn run(path: Option<&Path>, args: &estimate::Args) -> Result<(), Failure> {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.model.as_deref(), &cli.args) {
+    let mut command = Cli::command();
+    let matches = command.get_matches_mut();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
+    match run(cli.model.as_deref(), &cli.args, &Given::of(&command, &matches)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.args.output.json),
     }

@@ -32,7 +32,7 @@ pub fn on_hub(path: &Path) -> Option<&str> {
 pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
     match on_hub(path) {
         Some(name) => Ok(hub::open(&name.parse()?, &HubOptions::from_environment()?)?),
-        None => Ok(Checkpoint::open(path)?),
+        None => Checkpoint::open(path).map_err(|error| Failure::of_checkpoint(error, path.to_owned())),
     }
 }
 
@@ -48,7 +48,8 @@ pub fn build(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Model, Fail
         {
             Err(Failure::NoConfig(path.to_owned()))
         }
-        (built, _) => Ok(built?),
+        (Err(error), _) => Err(Failure::of_checkpoint(error, checkpoint.stated_in())),
+        (Ok(model), _) => Ok(model),
     }
 }
 
@@ -130,10 +131,10 @@ pub struct LimitArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub cache_limit: Option<u64>,
     /// The most bytes of one buffer
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub max_allocation: Option<u64>,
     /// The most bytes of one storage binding
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub max_binding: Option<u64>,
 }
 

@@ -1,6 +1,7 @@
 //! The verb `estimate`: prices a model, judges the price, looks around it.
 
 use super::args::{GeometryArgs, LimitArgs, Output, build, kv, on_hub, open, with_kv};
+use super::modes::Given;
 use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
 use crate::budget::Reading;
@@ -21,6 +22,7 @@ use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model, ModelError};
 use serde::Serialize;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -82,6 +84,35 @@ pub struct Args {
 }
 
 impl Args {
+    /// Whether every flag that was written changes anything beside the others.
+    ///
+    /// # Errors
+    /// As [`Given::check`].
+    pub fn check(&self, given: &Given) -> Result<(), Failure> {
+        self.peer.check()?;
+        given.check(self.peer.engine(), !self.peer.no_flash_attention)
+    }
+
+    /// Whether there is a memory that flags about memory can speak of.
+    fn check_memory(&self, read: bool, known: bool) -> Result<(), Failure> {
+        let reserved = self.limits.reserve.is_some_and(|bytes| bytes > 0);
+        if reserved && !read && self.limits.memory.is_none() {
+            let why = "it is left of the memory that a device has (--device, or an adapter that tells), and none is known";
+            return Err(Failure::Usage(format!("--reserve changes nothing without --device: {why}")));
+        }
+        if reserved && !read {
+            output::note(format_args!(
+                "plimsoll: --reserve is left of what a device has: --memory stays whole"
+            ));
+        }
+        if self.peer.gpu_memory_utilization.is_some() && !known {
+            let why = "no memory is known of which it is a share";
+            let flags = "--gpu-memory-utilization changes nothing without --device or --memory";
+            return Err(Failure::Usage(format!("{flags}: {why}")));
+        }
+        Ok(())
+    }
+
     /// The geometry for a model.
     pub fn geometry(&self, model: &Model) -> Geometry {
         let asked = self.geometry.resolve(model, None);
@@ -120,7 +151,7 @@ fn others(
     for text in &args.replaces {
         let path = Path::new(text);
         let there = on_hub(path).is_some() || path.exists();
-        let replaced = match bytes::parse(text) {
+        let replaced = match bytes::positive(text) {
             Ok(bytes) if !there => Replaced { name: "what is replaced".into(), bytes },
             Err(why) if !there => {
                 return Err(Failure::Usage(format!("--replaces {text:?}: no such file, and {why}")));
@@ -228,7 +259,8 @@ pub fn run(
     {
         return Err(Failure::Usage("--html: that is the model's own file".into()));
     }
-    let model = recast(args, build(checkpoint, path)?, checkpoint)?;
+    // The process ends with this: to free what thousands of layers took piece by piece would be a fifth of its time.
+    let model = ManuallyDrop::new(recast(args, build(checkpoint, path)?, checkpoint)?);
     let table = args.device.as_ref().map(|_| DeviceTable::standard()).transpose().map_err(table_error)?;
     let device = match (&args.device, &table) {
         (Some(_), _) if machine.is_some() => {
@@ -255,15 +287,18 @@ pub fn run(
     let warnings = note_warnings(&model, &geometry);
     let companions = companions(args)?;
     // The other engines' prices hold the layers that draft.
-    let drafts = args.peer.engine().is_none().then_some(&model);
-    let mut company = Company::new(&companions, drafts, &profile);
+    let drafts = args.peer.engine().is_none().then_some(&*model);
+    let options = args.peer.options(args.limits.max_allocation);
+    let mut company = Company::new(&companions, drafts, &profile).held_by(args.peer.engine(), options);
     let others = others(args, &company, &geometry, &profile)?;
     // The table says what a device has in all, an adapter what is free of it.
     let counted = if device.is_some() { others.staying() } else { others.clone() };
     let alone = Others { here: Vec::new(), ..counted.clone() };
     company.ceiling = policy.budget_beside(derived.clone(), &alone).map(|budget| budget.bytes);
     company.load = device.map(|(device, _)| device.load_room()).unwrap_or_default();
+    let read = derived.is_some();
     let budget = policy.budget_beside(derived, &counted);
+    args.check_memory(read, budget.is_some())?;
     let question = Question {
         checkpoint,
         model: &model,
@@ -273,9 +308,9 @@ pub fn run(
         overhead: Overhead::default(),
         company: Some(&company),
     };
-    let pricer = Pricer::new(&model, &profile);
+    let pricer = ManuallyDrop::new(Pricer::new(&model, &profile));
     let mut report = match args.peer.engine() {
-        Some(engine) => peers::report(&question, engine, &args.peer.options(args.limits.max_allocation)),
+        Some(engine) => peers::report(&question, engine, &options),
         None => Report::priced(&pricer, &question)?,
     };
     if let (Some((device, _)), None, None) = (device, args.peer.engine(), &report.refusal) {
@@ -312,6 +347,11 @@ pub fn run(
         output::document(&Warned { document: &report, warnings: &warnings, cache_limit })?;
     } else {
         output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
+        let cache_limit = policy.cache_limit();
+        if let Some(most) = cache_limit.bytes {
+            let (most, source) = (bytes::human(most), cache_limit.source);
+            output::print(format_args!("kept without being live: at most {most} ({source})\n"))?;
+        }
         if args.chart {
             output::print(format_args!("\n{}", chart(&report, 80)))?;
         }

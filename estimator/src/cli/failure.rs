@@ -9,6 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// The file beside config.json in which NVIDIA's tools describe packed weights.
+const SECOND: &str = "hf_quant_config.json";
+
 /// Why a verb failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -18,6 +21,14 @@ pub enum Failure {
     /// The checkpoint.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// What a file of the checkpoint says, and which file that is.
+    #[error("{}: {error}", file.display())]
+    Stated {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, with its key.
+        error: ModelError,
+    },
     /// The architecture contradicts itself.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -69,11 +80,27 @@ impl Failure {
         Failure::File { action, path: path.to_owned(), source }
     }
 
+    /// What is wrong with a checkpoint, by the file that says it, where the error is of a value in a file and does not name
+    /// one. `described` is the file that says what the model is.
+    pub fn of_checkpoint(error: ModelError, described: PathBuf) -> Self {
+        let key = match &error {
+            ModelError::Field { key, .. } => key,
+            ModelError::Unsupported { what, .. } => what,
+            ModelError::Shape { name, .. } => name,
+            ModelError::Tokenizer { place, .. } => place,
+            _ => return Failure::Model(error),
+        };
+        // The second file that speaks of packed weights goes by its name in keys.
+        let second = key.starts_with(SECOND) && described.ends_with("config.json");
+        let file = if second { described.with_file_name(SECOND) } else { described };
+        Failure::Stated { file, error }
+    }
+
     /// The exit code: 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
-            Failure::Model(error) => model_code(error),
+            Failure::Model(error) | Failure::Stated { error, .. } => model_code(error),
             Failure::Plan(_) | Failure::NoConfig(_) => 4,
             Failure::Refused { .. } => 3,
             Failure::File { action: "read" | "score", .. } | Failure::Text(_) => 5,

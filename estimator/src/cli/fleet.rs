@@ -15,7 +15,7 @@
 //!
 //! A row that cannot be read does not stop the others: its cells say why they cannot be priced.
 
-use super::args::{build, on_hub, open, with_kv};
+use super::args::{Output, build, on_hub, open, with_kv};
 use super::{Failure, bytes, output, show};
 use crate::budget::{Budget, Reading};
 use crate::company::{Company, LoadRoom};
@@ -32,6 +32,7 @@ use plimsoll_models::Model;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// More cells than this are a mistake of the file.
 const MAX_CELLS: usize = 100_000;
@@ -124,10 +125,20 @@ pub struct FleetReport {
 /// A device as it is priced: its profile and what memory it has.
 type Machine = (Profile, Budget);
 
+impl DeviceRow {
+    /// Its sizes by their fields.
+    fn sizes(&self) -> [(&'static str, Result<Option<u64>, String>); 3] {
+        let of = |field: &'static str, value: &Option<Amount>| {
+            let bytes = value.as_ref().map(|value| value.bytes().map_err(|why| format!("{field} {why}")));
+            (field, bytes.transpose())
+        };
+        [of("memory", &self.memory), of("max_buffer", &self.max_buffer), of("max_binding", &self.max_binding)]
+    }
+}
+
 fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
-    let amount = |value: &Option<Amount>| value.as_ref().map(Amount::bytes).transpose();
-    let (memory, buffer, binding) =
-        (amount(&row.memory)?, amount(&row.max_buffer)?, amount(&row.max_binding)?);
+    let [(_, memory), (_, buffer), (_, binding)] = row.sizes();
+    let (memory, buffer, binding) = (memory?, buffer?, binding?);
     let known = table.find(&row.name);
     let (mut profile, reading) = match (&known, memory) {
         (Ok(device), None) => (device.profile(), device.reading(&table.date)),
@@ -277,6 +288,13 @@ pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Fa
     if let Some(row) = file.device.iter().find(|row| row.name.chars().any(char::is_control)) {
         return Err(wrong(format!("device {:?}: expected a name without control characters", row.name)));
     }
+    // Nothing fits in nothing: that is a slip, and no row of a table.
+    for (at, row) in file.device.iter().enumerate() {
+        if let Some((field, _)) = row.sizes().into_iter().find(|(_, size)| *size == Ok(Some(0))) {
+            let why = "0 bytes would refuse everything: expected more than 0";
+            return Err(wrong(format!("device[{at}] ({}): {field}: {why}", row.name)));
+        }
+    }
     if file.geometry.is_empty() {
         file.geometry.push(GeometryRow::default());
     }
@@ -310,7 +328,8 @@ pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Fa
 ///
 /// # Errors
 /// As [`run`] and [`output::print`].
-pub fn show(path: &Path, json: bool) -> Result<(), Failure> {
+pub fn show(path: &Path, asked: &Output) -> Result<(), Failure> {
+    let (begun, json) = (Instant::now(), asked.json);
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::no_length() };
     if let Ok(style) = ProgressStyle::with_template("models on devices {wide_bar} {pos}/{len}") {
         bar.set_style(style);
@@ -321,6 +340,10 @@ pub fn show(path: &Path, json: bool) -> Result<(), Failure> {
     };
     let report = run(path, &step)?;
     bar.finish_and_clear();
+    if asked.verbose > 0 {
+        let took = begun.elapsed().as_secs_f64() * 1e3;
+        output::note(format_args!("plimsoll: {} cells priced in {took:.2} ms", report.cells.len()));
+    }
     if json {
         return output::document(&report);
     }

@@ -7,6 +7,7 @@ pub mod args;
 pub mod estimate;
 mod failure;
 pub mod fleet;
+pub mod modes;
 pub mod output;
 pub mod peer_args;
 pub mod show;

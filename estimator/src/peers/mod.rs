@@ -4,6 +4,7 @@
 //! the byte. Their compute buffers do not: those come out of an allocator that sees a graph, so they are absent here and
 //! every [`Price`] says so. `context` means what that engine's own flag means, see each engine's module.
 
+mod largest;
 pub mod llama_cpp;
 pub mod mlx;
 mod report;

@@ -1,7 +1,9 @@
 //! An engine's price as the estimate's document.
 
+use super::largest::Search;
 use super::{Engine, Line, Options, PeerError, Price, price};
 use crate::budget::Budget;
+use crate::company::Company;
 use crate::error::grouped;
 use crate::geometry::{Geometry, KvPair, KvStore, Priced};
 use crate::report::{
@@ -11,15 +13,12 @@ use crate::report::{
 use crate::verdict::{Lasts, Suggestion};
 use plimsoll_models::Model;
 
-/// The most slots and the largest chunk that are tried.
-const MOST: u32 = 1 << 16;
-
 /// The document of an engine's price: the same fields as ours, by its rules. What the engine does not start with is a
 /// refusal in the document. The profile's limits of buffers and bindings are not asked.
 pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Report {
-    let Question { checkpoint, model, geometry, profile, budget, overhead, .. } = *question;
+    let Question { checkpoint, model, geometry, profile, budget, overhead, company } = *question;
     let share = if engine == Engine::Vllm { options.vllm.utilization.clamp(0.0, 1.0) } else { 1.0 };
-    let asker = Asker { engine, model, options, budget, share, overhead: overhead.bytes };
+    let asker = Asker { engine, model, options, budget, company, share, overhead: overhead.bytes };
     let priced = price(engine, model, geometry, options);
     let (verdict, refusal) = asker.judge(&priced, geometry);
     let mut geometry_part = GeometryPart::of(model, geometry);
@@ -98,6 +97,8 @@ struct Asker<'a> {
     model: &'a Model,
     options: &'a Options,
     budget: Option<&'a Budget>,
+    /// What is beside, which grows with the geometry as the model does.
+    company: Option<&'a Company<'a>>,
     /// What of the budget the engine takes.
     share: f64,
     overhead: u64,
@@ -106,7 +107,20 @@ struct Asker<'a> {
 impl Asker<'_> {
     /// What of a budget there is for weights and caches.
     fn room(&self, budget: &Budget) -> u64 {
-        if self.share < 1.0 { (budget.bytes as f64 * self.share) as u64 } else { budget.bytes }
+        self.shared(budget.bytes)
+    }
+
+    fn shared(&self, bytes: u64) -> u64 {
+        if self.share < 1.0 { (bytes as f64 * self.share) as u64 } else { bytes }
+    }
+
+    /// What there is for another geometry than the one that was asked for, beside what the others then take; `None` where
+    /// one of them cannot be with it.
+    fn room_for(&self, budget: &Budget, geometry: &Geometry) -> Option<u64> {
+        match self.company.and_then(|company| Some((company, company.ceiling?))) {
+            Some((company, all)) => Some(self.shared(all.saturating_sub(company.taken(geometry)?))),
+            None => Some(self.room(budget)),
+        }
     }
 
     /// The total of a geometry that the engine starts with and whose allocations are within the limit.
@@ -115,8 +129,11 @@ impl Asker<'_> {
         self.exceeding(&price).is_none().then(|| price.total())
     }
 
-    fn fits(&self, total: u64) -> Option<bool> {
-        self.budget.map(|b| total.saturating_add(self.overhead) <= self.room(b))
+    /// Whether it fits beside what the others take with this geometry; `None` where nothing is known of memory.
+    fn fits(&self, geometry: &Geometry, total: u64) -> Option<bool> {
+        let budget = self.budget?;
+        let room = self.room_for(budget, geometry);
+        Some(room.is_some_and(|room| total.saturating_add(self.overhead) <= room))
     }
 
     /// The allocation that is past the limit, and the limit.
@@ -212,8 +229,9 @@ impl Asker<'_> {
         contexts.sort_unstable();
         contexts.dedup();
         let rung = |context: u32| {
-            let total = self.total(&Geometry { context, ..geometry.clone() });
-            let verdict = match total.map(|t| self.fits(t)) {
+            let geometry = Geometry { context, ..geometry.clone() };
+            let total = self.total(&geometry);
+            let verdict = match total.map(|t| self.fits(&geometry, t)) {
                 None | Some(Some(false)) => "refused",
                 Some(Some(true)) => "fits",
                 Some(None) => "no_budget",
@@ -260,38 +278,14 @@ impl Asker<'_> {
         levers
     }
 
-    /// The largest of each that fits, the rest as asked. Contexts are tried in steps of 256 a slot, between which
-    /// llama.cpp's cells do not change.
+    /// The largest of each that fits, the rest as asked. Only where there is something to fit.
     fn largest(&self, geometry: &Geometry) -> Fits {
-        let step = 256u32.saturating_mul(geometry.slots);
-        let most = self.model.context_max.max(geometry.context).div_ceil(step.max(1));
-        let context = |n: u32| Geometry { context: n.saturating_mul(step), ..geometry.clone() };
-        let slots = |slots: u32| Geometry { slots, ..geometry.clone() };
-        let chunk = |prefill_chunk: u32| Geometry { prefill_chunk, ..geometry.clone() };
-        Fits {
-            context: self.search(most, context).map(|n| n.saturating_mul(step)),
-            slots: self.search(MOST, slots),
-            prefill_chunk: self.search(MOST, chunk),
-        }
-    }
-
-    /// The largest that was found to fit, by halving. Only where there is something to fit.
-    fn search(&self, most: u32, at: impl Fn(u32) -> Geometry) -> Option<u32> {
         if self.budget.is_none() && self.options.max_allocation.is_none() {
-            return None;
+            return Fits::default();
         }
-        let fits = |n: u32| self.total(&at(n)).is_some_and(|t| self.fits(t) != Some(false));
-        if !fits(1) {
-            return None;
-        }
-        if fits(most) {
-            return Some(most);
-        }
-        let (mut low, mut high) = (1, most);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            if fits(middle) { low = middle } else { high = middle }
-        }
-        Some(low)
+        let fits = |g: &Geometry| self.total(g).is_some_and(|total| self.fits(g, total) != Some(false));
+        let padding = self.options.llama_cpp.cell_padding;
+        Search { engine: self.engine, context_max: self.model.context_max, padding, fits: &fits }
+            .all(geometry)
     }
 }

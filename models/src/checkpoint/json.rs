@@ -29,7 +29,8 @@ pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, ModelError>
 }
 
 /// Parses JSON in which bare `Infinity`, `-Infinity` and `NaN` may stand for numbers, and so may
-/// `{"__float__": "Infinity"}`.
+/// `{"__float__": "Infinity"}`. A number past what 64 bits hold, as `1e400`, is what every reader of floats makes of it:
+/// infinite.
 ///
 /// All of these become the JSON *strings* `"Infinity"`, `"-Infinity"`, `"NaN"`, because JSON numbers cannot hold
 /// them; [`number`] reads both. Nesting is bounded (128 levels) by the parser. Of duplicate keys the last one counts.
@@ -38,7 +39,11 @@ pub(crate) fn parse(bytes: &[u8], path: &Path) -> Result<Value, ModelError> {
         ModelError::corrupt(path, format!("byte {}", e.valid_up_to()), "UTF-8", "other bytes")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut value = from_str(&quote_non_finite(text), path)?;
+    // Strict JSON is by far the most of it.
+    let mut value = match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(_) => from_str(&quote_non_finite(text), path)?,
+    };
     unwrap_floats(&mut value);
     Ok(value)
 }
@@ -69,12 +74,27 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Puts quotes around the bare words, leaving strings alone.
-fn quote_non_finite(text: &str) -> std::borrow::Cow<'_, str> {
+/// Whether a text is a number of JSON's: no leading zeros, digits around the point.
+fn is_number(text: &str) -> bool {
+    let text = text.strip_prefix('-').unwrap_or(text);
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (text, None),
+    };
+    let (whole, fraction) = match mantissa.split_once('.') {
+        Some((whole, fraction)) => (whole, Some(fraction)),
+        None => (mantissa, None),
+    };
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits(whole)
+        && (whole == "0" || !whole.starts_with('0'))
+        && fraction.is_none_or(digits)
+        && exponent.is_none_or(|e| digits(e.strip_prefix(['+', '-']).unwrap_or(e)))
+}
+
+/// Puts quotes around the bare words, and around the word for a number that is too large, leaving strings alone.
+fn quote_non_finite(text: &str) -> String {
     const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
-    if !text.contains("Infinity") && !text.contains("NaN") {
-        return text.into();
-    }
     let mut out = String::with_capacity(text.len() + 16);
     let mut rest = text;
     let mut in_string = false;
@@ -96,13 +116,24 @@ fn quote_non_finite(text: &str) -> std::borrow::Cow<'_, str> {
             rest = &rest[word.len()..];
             continue;
         }
+        if !in_string && (c == '-' || c.is_ascii_digit()) {
+            let number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
+            taken = rest.find(|c| !number(c)).unwrap_or(rest.len());
+            let token = &rest[..taken];
+            if is_number(token) && token.parse().is_ok_and(f64::is_infinite) {
+                out.push_str(if c == '-' { "\"-Infinity\"" } else { "\"Infinity\"" });
+                rest = &rest[taken..];
+                continue;
+            }
+        }
         out.push_str(&rest[..taken]);
         rest = &rest[taken..];
     }
-    out.into()
+    out
 }
 
-/// Replaces `{"__float__": "Infinity"}` by its inner string. Depth is bounded because parsing was.
+/// Replaces `{"__float__": "Infinity"}` by its inner string, and by its word a number that the parser kept as text because
+/// no float holds it. Depth is bounded because parsing was.
 fn unwrap_floats(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -115,6 +146,10 @@ fn unwrap_floats(value: &mut Value) {
             map.values_mut().for_each(unwrap_floats);
         }
         Value::Array(items) => items.iter_mut().for_each(unwrap_floats),
+        Value::Number(number) if number.as_f64().is_none_or(f64::is_infinite) => {
+            let negative = number.to_string().starts_with('-');
+            *value = Value::String(if negative { "-Infinity" } else { "Infinity" }.to_owned());
+        }
         _ => {}
     }
 }
@@ -170,12 +205,31 @@ mod tests {
         assert!(number(&v["x"]).unwrap().is_nan());
         assert_eq!(v["s"], r#"a " Infinity \"#);
         assert_eq!(parsed(r#"[0, {"__float__": "Infinity"}]"#)[1], "Infinity");
+        let digits = "9".repeat(400);
+        let v = parsed(&format!(
+            r#"{{"a": 1e400, "b": [-1.5E+999, {digits}], "s": "1e400", "t": 1e-400, "u": 1e3}}"#
+        ));
+        assert_eq!((&v["a"], &v["b"][0]), (&"Infinity".into(), &"-Infinity".into()));
+        assert_eq!((number(&v["b"][1]), &v["s"]), (Some(f64::INFINITY), &"1e400".into()));
+        assert_eq!((number(&v["t"]), number(&v["u"])), (Some(0.0), Some(1000.0)));
     }
 
     #[test]
     fn bad_json_is_an_error_with_a_position() {
         let deep = "[".repeat(100_000);
-        for text in ["", "{", "{\"a\": Infinit}", "{\"a\": NaN NaN}", "\"\\", &deep] {
+        for text in [
+            "",
+            "{",
+            "[01e400]",
+            "[1.e400]",
+            "[1e400e1]",
+            "[--1e400]",
+            "[1e400",
+            "{\"a\": Infinit}",
+            "{\"a\": NaN NaN}",
+            "\"\\",
+            &deep,
+        ] {
             let error = parse(text.as_bytes(), Path::new("config.json")).unwrap_err().to_string();
             assert!(error.contains("line"), "{error}");
         }

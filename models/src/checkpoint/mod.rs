@@ -127,6 +127,7 @@ pub struct Checkpoint {
     by_name: HashMap<String, usize>,
     listed: Option<Arc<Listed>>,
     stated_bytes: Option<u64>,
+    notes: Vec<String>,
     pub(crate) read: BytesRead,
 }
 
@@ -243,6 +244,7 @@ impl Checkpoint {
             by_name: HashMap::new(),
             listed: None,
             stated_bytes: None,
+            notes: Vec::new(),
             read: BytesRead::default(),
         }
     }
@@ -351,6 +353,23 @@ impl Checkpoint {
     /// Bytes of all tensors as an index states them, to compare with.
     pub fn stated_bytes(&self) -> Option<u64> {
         self.stated_bytes
+    }
+
+    /// What of its files was not there or not read, where it was opened without.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The file whose values say what the model is: config.json, or the GGUF file.
+    pub fn stated_in(&self) -> PathBuf {
+        let other = |extension: &str| self.path.extension().is_some_and(|e| e == extension);
+        let index = self.path.to_str().is_some_and(|path| path.ends_with(".safetensors.index.json"));
+        match &self.side {
+            SideFiles::Directory(folder) if self.path.is_dir() || index || !other("json") => {
+                folder.join(open::CONFIG)
+            }
+            _ => self.path.clone(),
+        }
     }
 
     /// Bytes of all tensors together.

@@ -86,6 +86,7 @@ fn open_any(path: &Path) -> Result<Checkpoint, ModelError> {
                 directory_name(path.parent().filter(|p| *p != Path::new("")).unwrap_or(Path::new(".")));
             let mut checkpoint = Checkpoint::new(Source::Config, name, path, Some(read_config(&config)?));
             list(&mut checkpoint, Index::parse(&json::read_bytes(path, MAX_INDEX_BYTES)?, path)?);
+            checkpoint.notes.push(without_shards(&file_name(path)));
             add_side_files(&mut checkpoint)?;
             Ok(checkpoint)
         }
@@ -110,8 +111,10 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
     let config = path.join(CONFIG);
     let (single, index) = (path.join(SINGLE), path.join(INDEX));
     let has_weights = single.is_file() || index.is_file();
+    let mut notes = Vec::new();
     if !has_weights {
         let ggufs = list_ggufs(path)?;
+        notes.extend(unread(path)?);
         match ggufs.as_slice() {
             [one] => return open_gguf(one),
             [] => {}
@@ -136,12 +139,14 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
             let mut checkpoint =
                 Checkpoint::new(Source::Config, directory_name(path), path, Some(read_config(&config)?));
             list(&mut checkpoint, parsed);
+            checkpoint.notes.push(without_shards(INDEX));
             add_side_files(&mut checkpoint)?;
             return Ok(checkpoint);
         }
     }
     let source = if has_weights { Source::Safetensors } else { Source::Config };
     let mut checkpoint = Checkpoint::new(source, directory_name(path), path, Some(read_config(&config)?));
+    checkpoint.notes = notes;
     if single.is_file() {
         add_file(&mut checkpoint, &single)?;
     } else if index.is_file() {
@@ -161,6 +166,32 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
     }
     add_side_files(&mut checkpoint)?;
     Ok(checkpoint)
+}
+
+/// That an index is all there is of the weights.
+fn without_shards(index: &str) -> String {
+    format!("of the weights only {} was read: priced from config.json and the names in it", quoted(index))
+}
+
+/// That files of weights lie in a directory which are not read, because nothing says how they belong together.
+fn unread(path: &Path) -> Result<Option<String>, ModelError> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|e| ModelError::io("list", path, e))? {
+        let file = entry.map_err(|e| ModelError::io("list", path, e))?.path();
+        let kind = file.extension().and_then(OsStr::to_str);
+        let torch = kind == Some("bin") && stem(&file).contains("model");
+        let part = kind == Some("gguf") && part_number(&file).is_some_and(|n| n != 1);
+        if part || torch || kind == Some("safetensors") {
+            names.push(file_name(&file));
+        }
+    }
+    names.sort();
+    let shown = names.iter().take(3).map(|n| quoted(n)).collect::<Vec<_>>().join(", ");
+    let more = if names.len() > 3 { ", …" } else { "" };
+    let count = names.len();
+    Ok((count > 0).then(|| {
+        format!("weights in {shown}{more} ({count} in all) were not read, since no index and no first part tells of them: priced from config.json alone")
+    }))
 }
 
 fn add_file(checkpoint: &mut Checkpoint, path: &Path) -> Result<(), ModelError> {
@@ -250,7 +281,15 @@ fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
         let bytes = if part == path { Arc::clone(&named) } else { Arc::new(FileBytes::map(&part)?) };
         parts.push((part, bytes));
     }
-    gguf(parts)
+    let whole = parts.len() == 1;
+    let mut checkpoint = gguf(parts)?;
+    if whole && part_number(path).is_some() {
+        let name = quoted(&file_name(path));
+        checkpoint
+            .notes
+            .push(format!("{name} is named as a part of several and says nothing of parts: read as a whole"));
+    }
+    Ok(checkpoint)
 }
 
 /// The file names of all parts, `name-00001-of-00003.gguf` and so on, whichever of them `name` is; only `name` itself

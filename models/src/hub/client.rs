@@ -12,6 +12,8 @@ use ureq::{Agent, Timeout};
 const REDIRECTS: u32 = 5;
 /// Slower than this many bytes in a second, a body is not waited for.
 const SLOWEST: u64 = 16 << 10;
+/// How many timeouts all attempts at one answer may take together, beyond the time that its bytes are allowed.
+const PATIENCE: u32 = 2;
 /// What is skipped at most of an answer of a server that knows no ranges.
 const SKIPPED: u64 = 64 << 20;
 
@@ -104,13 +106,16 @@ impl<'a> Client<'a> {
     fn get(&self, url: &str, subject: &str, range: Option<Range>, limit: u64) -> Result<Piece, ModelError> {
         let mut pause = self.options.pause;
         let mut left = self.options.retries;
+        let (begun, all) = (Instant::now(), self.options.timeout.saturating_mul(PATIENCE));
         loop {
-            let fault = match self.once(url, range, limit) {
+            let patience = all.saturating_sub(begun.elapsed()).min(self.options.timeout);
+            let fault = match self.once(url, range, limit, patience) {
                 Ok(piece) => return Ok(piece),
                 Err(fault) => fault,
             };
             let wait = fault.after.unwrap_or(pause);
-            if !fault.again || left == 0 || wait > self.options.pause.saturating_mul(30) {
+            let spent = begun.elapsed().saturating_add(wait) >= all;
+            if !fault.again || left == 0 || spent || wait > self.options.pause.saturating_mul(30) {
                 return Err(ModelError::hub(subject, fault.reason, fault.detail));
             }
             tracing::debug!(subject, reason = %fault.reason, detail = fault.detail, "asked again");
@@ -121,7 +126,7 @@ impl<'a> Client<'a> {
     }
 
     /// One attempt, redirects followed.
-    fn once(&self, url: &str, range: Option<Range>, limit: u64) -> Result<Piece, Fault> {
+    fn once(&self, url: &str, range: Option<Range>, limit: u64, patience: Duration) -> Result<Piece, Fault> {
         let mut uri: Uri =
             url.parse().map_err(|_| Fault::malformed(format!("no address: {}", shortened(url))))?;
         let home = uri.clone();
@@ -145,14 +150,14 @@ impl<'a> Client<'a> {
             let reader = answer.body_mut().with_config().limit(u64::MAX).reader();
             return match (status, range) {
                 (200, None) => {
-                    let bytes = self.read(reader, limit.saturating_add(1))?;
+                    let bytes = self.read(reader, limit.saturating_add(1), patience)?;
                     if bytes.len() as u64 > limit {
                         return Err(Fault::malformed(format!("more than {limit} bytes")));
                     }
                     Ok(Piece { total: bytes.len() as u64, bytes })
                 }
-                (200, Some(range)) => self.unranged(reader, &headers, range),
-                (206, Some(range)) => self.ranged(reader, &headers, range),
+                (200, Some(range)) => self.unranged(reader, &headers, range, patience),
+                (206, Some(range)) => self.ranged(reader, &headers, range, patience),
                 _ => Err(refused(status, &headers, same_host)),
             };
         }
@@ -160,13 +165,19 @@ impl<'a> Client<'a> {
     }
 
     /// The answer of a server that serves ranges.
-    fn ranged(&self, reader: impl Read, headers: &HeaderMap, range: Range) -> Result<Piece, Fault> {
+    fn ranged(
+        &self,
+        reader: impl Read,
+        headers: &HeaderMap,
+        range: Range,
+        patience: Duration,
+    ) -> Result<Piece, Fault> {
         let stated = text(headers, header::CONTENT_RANGE.as_str()).unwrap_or_default();
         let wrong = || Fault::malformed(format!("content-range: {}", shortened(stated)));
         let (first, last, total) = content_range(stated).ok_or_else(wrong)?;
         let most = last.checked_sub(first).map(|n| n.saturating_add(1)).filter(|n| *n <= range.len);
         let (Some(most), true) = (most, first == range.start && last < total) else { return Err(wrong()) };
-        let bytes = self.read(reader, most)?;
+        let bytes = self.read(reader, most, patience)?;
         if (bytes.len() as u64) < most {
             let detail = format!("{} of {most} bytes came", bytes.len());
             return Err(Fault::passing(HubReason::Connection, detail));
@@ -176,7 +187,13 @@ impl<'a> Client<'a> {
 
     /// The same bytes from a server that sends the whole file: what comes before them is skipped, and the rest never
     /// read.
-    fn unranged(&self, mut reader: impl Read, headers: &HeaderMap, range: Range) -> Result<Piece, Fault> {
+    fn unranged(
+        &self,
+        mut reader: impl Read,
+        headers: &HeaderMap,
+        range: Range,
+        patience: Duration,
+    ) -> Result<Piece, Fault> {
         let total =
             text(headers, header::CONTENT_LENGTH.as_str()).and_then(|text| text.trim().parse::<u64>().ok());
         let Some(total) = total else {
@@ -185,9 +202,9 @@ impl<'a> Client<'a> {
         if range.start > SKIPPED.min(total) {
             return Err(Fault::malformed(format!("it serves no ranges, and byte {} is far in", range.start)));
         }
-        self.read(&mut reader, range.start)?;
+        self.read(&mut reader, range.start, patience)?;
         let most = range.len.min(total - range.start);
-        let bytes = self.read(reader, most)?;
+        let bytes = self.read(reader, most, patience)?;
         if (bytes.len() as u64) < most {
             let detail = format!("{} of {most} bytes came", bytes.len());
             return Err(Fault::passing(HubReason::Connection, detail));
@@ -196,7 +213,7 @@ impl<'a> Client<'a> {
     }
 
     /// At most `most` bytes of a body that does not come too slowly.
-    fn read(&self, reader: impl Read, most: u64) -> Result<Vec<u8>, Fault> {
+    fn read(&self, reader: impl Read, most: u64, patience: Duration) -> Result<Vec<u8>, Fault> {
         let (mut bytes, mut reader) = (Vec::new(), reader.take(most));
         let (begun, mut chunk) = (Instant::now(), vec![0; 64 << 10]);
         loop {
@@ -209,9 +226,8 @@ impl<'a> Client<'a> {
             bytes.extend_from_slice(chunk.get(..got).unwrap_or_default());
             self.bytes.fetch_add(got as u64, Ordering::Relaxed);
             // Each read has the timeout of its own; this is for those that always bring a byte.
-            let patience =
-                self.options.timeout.saturating_add(Duration::from_secs(bytes.len() as u64 / SLOWEST));
-            if begun.elapsed() > patience {
+            let allowed = patience.saturating_add(Duration::from_secs(bytes.len() as u64 / SLOWEST));
+            if begun.elapsed() > allowed {
                 let detail = format!("{} bytes in {:.1?}", bytes.len(), begun.elapsed());
                 return Err(Fault::passing(HubReason::Timeout, detail));
             }

@@ -22,7 +22,8 @@ pub struct HubOptions {
     pub cache: Option<PathBuf>,
     /// Only what the cache has.
     pub offline: bool,
-    /// For a connection, for an answer to begin, and for a body to end: each.
+    /// For a connection, for an answer to begin, and for a body to end: each. All attempts at one answer together have two
+    /// of these, however they fail; bodies have a second more for each 16 KiB that came.
     pub timeout: Duration,
     /// How often a request is made again that failed for a reason which may pass.
     pub retries: u32,

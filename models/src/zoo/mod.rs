@@ -154,6 +154,7 @@ impl Registry {
     /// [`ModelError::UnknownArchitecture`] when no family claims it, else what the family found;
     /// [`ModelError::Field`] when tensors of the text model are left that nothing reads.
     pub fn build(&self, checkpoint: &Checkpoint) -> Result<Model, ModelError> {
+        named(checkpoint)?;
         let family = self.families.iter().find(|f| f.claims(checkpoint)).ok_or_else(|| {
             ModelError::UnknownArchitecture {
                 // A name of a megabyte says no more than its beginning.
@@ -162,12 +163,15 @@ impl Registry {
                 known: self.names().join(", "),
             }
         })?;
-        let priced = quantization::Quantization::of(checkpoint)?.priced;
+        let packed = quantization::Quantization::of(checkpoint)?;
+        let priced = packed.priced;
         // What no kernel reads is priced by the configuration, and by which tensors there are.
         let names =
             priced.filter(|_| checkpoint.source() == Source::Safetensors).map(|_| checkpoint.by_names());
         let checkpoint = names.as_ref().unwrap_or(checkpoint);
         let mut model = family.build(checkpoint)?;
+        model.notes.extend(checkpoint.notes().iter().cloned());
+        model.notes.extend(packed.note);
         if let Some(why) = priced {
             model.extras.estimate_only.get_or_insert_with(|| why.to_owned());
             model.extras.nearest_weights = true;
@@ -181,6 +185,18 @@ impl Registry {
         account::check(checkpoint, &model)?;
         model.notes.extend(account::head_note(checkpoint, &model));
         Ok(model)
+    }
+}
+
+/// That what the checkpoint says it is, if it says anything, is a name.
+fn named(checkpoint: &Checkpoint) -> Result<(), ModelError> {
+    if let Some(meta) = checkpoint.metadata() {
+        return meta.opt_str("general.architecture").map(|_| ());
+    }
+    let value = Fields::of(checkpoint).ok().and_then(|fields| fields.get("model_type"));
+    match value.filter(|value| !value.is_string()) {
+        Some(value) => Err(ModelError::field("model_type", "the name of a family", fields::shown(value))),
+        None => Ok(()),
     }
 }
 

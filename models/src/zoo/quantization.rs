@@ -5,12 +5,15 @@
 //! [`super::packed`]); this says what a bare configuration would be, and finds contradictions. Every other method is
 //! refused: weights that are packed must not be priced or read as if they were plain.
 
+mod assumed;
+mod groups;
+
 use super::fields::{Fields, shown};
 use crate::checkpoint::Checkpoint;
 use crate::error::{ModelError, quoted};
 use plimsoll_kernels::Format;
 use plimsoll_kernels::format::ScaleType;
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -124,6 +127,8 @@ pub(super) struct Quantization {
     ragged_stay_plain: bool,
     /// Why it can be priced and not run, where that is so.
     pub(super) priced: Option<&'static str>,
+    /// What whoever reads a price should know of it.
+    pub(super) note: Option<String>,
 }
 
 /// The kinds of module that rules tell apart.
@@ -153,7 +158,7 @@ impl Quantization {
         }
         match checkpoint.hf_quant_config() {
             Some(file) => read("hf_quant_config.json", file.get("quantization").unwrap_or(file)),
-            None => Ok(Self::default()),
+            None => Ok(assumed::of(checkpoint, &fields)),
         }
     }
 
@@ -261,7 +266,7 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     let method = block.get("quant_method").and_then(Value::as_str);
     let algo = block.get("quant_algo").and_then(Value::as_str);
     match (method, algo) {
-        (Some("compressed-tensors"), _) => compressed_tensors(key, block),
+        (Some("compressed-tensors"), _) => groups::compressed_tensors(key, block),
         (Some("mxfp4"), _) => mxfp4(key, block),
         (Some("fp8"), _) if block.get("weight_block_size").is_some_and(|v| !v.is_null()) => {
             blocks(key, block)
@@ -397,6 +402,7 @@ fn modelopt(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     }
     let mixed = block.get("quant_algo").and_then(Value::as_str) == Some("MIXED_PRECISION");
     let default = if mixed { None } else { modelopt_scheme(key, block)? };
+    groups::check_modelopt(key, block)?;
     if mixed && named.is_empty() {
         return Err(ModelError::field(
             format!("{key}.quantized_layers"),
@@ -427,67 +433,6 @@ fn modelopt_scheme(key: &str, block: &Value) -> Result<Option<Scheme>, ModelErro
             "FP8, NVFP4, W4A16_NVFP4 and MIXED_PRECISION of them are",
         )),
     }
-}
-
-/// `config_groups`, each a scheme and its targets; `ignore` stays plain.
-fn compressed_tensors(key: &str, block: &Value) -> Result<Quantization, ModelError> {
-    let ignored = strings(&format!("{key}.ignore"), block.get("ignore"))?
-        .into_iter()
-        .map(|text| target(key, text))
-        .collect::<Result<_, _>>()?;
-    let groups = block.get("config_groups").and_then(Value::as_object);
-    let groups =
-        groups.ok_or_else(|| ModelError::field(format!("{key}.config_groups"), "groups", "nothing"))?;
-    let (mut precise, mut rules) = (Vec::new(), Vec::new());
-    for (name, group) in groups {
-        let place = format!("{key}.config_groups.{name}");
-        let scheme = group_scheme(&place, group)?;
-        for text in strings(&format!("{place}.targets"), group.get("targets"))? {
-            let pattern = target(key, text)?;
-            // A module's own name goes before its class.
-            if matches!(pattern, Pattern::Linear) { &mut rules } else { &mut precise }
-                .push((pattern, scheme));
-        }
-    }
-    precise.extend(rules);
-    Ok(Quantization { ignored, rules: precise, ..Quantization::default() })
-}
-
-fn group_scheme(place: &str, group: &Value) -> Result<Scheme, ModelError> {
-    let weights = group.get("weights").filter(|v| v.is_object());
-    let weights =
-        weights.ok_or_else(|| ModelError::field(format!("{place}.weights"), "a scheme", "nothing"))?;
-    let text = |name: &str| weights.get(name).and_then(Value::as_str);
-    let number = |name: &str| weights.get(name).and_then(Value::as_u64);
-    match (text("type"), number("num_bits"), number("group_size"), text("strategy")) {
-        (Some("float"), Some(4), Some(16), _) => Ok(Scheme::Packed(Format::Nvfp4Scaled)),
-        (Some("float"), Some(8), None, None | Some("tensor" | "channel")) => Ok(Scheme::Packed(Format::Fp8)),
-        (kind, bits, group, strategy) => Err(ModelError::unsupported(
-            format!(
-                "{place} ({} of {} bits, group {group:?}, strategy {})",
-                quoted(kind.unwrap_or("a number")),
-                bits.map_or("unstated".to_owned(), |b| b.to_string()),
-                quoted(strategy.unwrap_or("unstated")),
-            ),
-            "4-bit floats in groups of 16 and 8-bit floats by tensor or channel are",
-        )),
-    }
-}
-
-/// `Linear`, a module's path, or `re:` and a regular expression.
-fn target(key: &str, text: &str) -> Result<Pattern, ModelError> {
-    if text == "Linear" {
-        return Ok(Pattern::Linear);
-    }
-    let Some(pattern) = text.strip_prefix("re:") else { return Ok(Pattern::Glob(text.to_owned())) };
-    // Python's `match` looks at the beginning only. The engine takes linear time; the limit bounds its tables.
-    let built = RegexBuilder::new(&format!("^(?:{pattern})")).size_limit(1 << 20).build();
-    built.map(Pattern::Regex).map_err(|_| {
-        ModelError::unsupported(
-            format!("{key}: pattern {}", quoted(text)),
-            "it has no regular expression here",
-        )
-    })
 }
 
 fn strings<'a>(key: &str, value: Option<&'a Value>) -> Result<Vec<&'a str>, ModelError> {

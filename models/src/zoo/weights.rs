@@ -415,12 +415,13 @@ fn mixed(name: &str) -> ModelError {
 /// The dtype a bare configuration states; bf16 where it states none, as published checkpoints are.
 pub(super) fn configured_dtype(checkpoint: &Checkpoint) -> Result<Format, ModelError> {
     let Ok(fields) = super::fields::Fields::of(checkpoint) else { return Ok(Format::BF16) };
-    match fields.any(&["dtype", "torch_dtype"]).and_then(|v| v.as_str()) {
-        None | Some("bfloat16") => Ok(Format::BF16),
+    let stated = ["dtype", "torch_dtype"].into_iter().find_map(|key| Some((key, fields.get(key)?)));
+    let Some((key, value)) = stated else { return Ok(Format::BF16) };
+    // Some writers keep the framework's own name of it.
+    match value.as_str().map(|name| name.strip_prefix("torch.").unwrap_or(name)) {
+        Some("bfloat16") => Ok(Format::BF16),
         Some("float16") => Ok(Format::F16),
         Some("float32") => Ok(Format::F32),
-        Some(other) => {
-            Err(ModelError::field("torch_dtype", "float32, float16 or bfloat16", crate::error::quoted(other)))
-        }
+        _ => Err(ModelError::field(key, "float32, float16 or bfloat16", super::fields::shown(value))),
     }
 }

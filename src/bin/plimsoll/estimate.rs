@@ -4,6 +4,7 @@ use crate::args::{AdapterArgs, ModelArg, device_options, reading};
 use crate::failure::Failure;
 use plimsoll::estimator::cli::estimate::{self, Machine};
 use plimsoll::estimator::cli::fleet;
+use plimsoll::estimator::cli::modes::Given;
 
 /// Flags.
 #[derive(Debug, clap::Args)]
@@ -18,12 +19,13 @@ pub struct Args {
 }
 
 /// Prices and judges.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &Args, given: &Given) -> Result<(), Failure> {
+    args.estimate.check(given)?;
     if args.estimate.list_devices {
         return Ok(estimate::list_devices(args.estimate.output.json)?);
     }
     if let Some(file) = &args.estimate.fleet {
-        return Ok(fleet::show(file, args.estimate.output.json)?);
+        return Ok(fleet::show(file, &args.estimate.output)?);
     }
     // A wrong setting is said before anything is opened.
     args.estimate.limits.policy()?;

@@ -20,8 +20,9 @@ mod show;
 // What the command line of estimates has, too.
 use plimsoll::estimator::cli::{bytes, output};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::Failure;
+use plimsoll::estimator::cli::modes::Given;
 use std::process::ExitCode;
 
 /// Prices a language model to the byte, then refuses it or runs it; after the load nothing is allocated again.
@@ -75,11 +76,11 @@ impl Verb {
         }
     }
 
-    fn run(&self) -> Result<(), Failure> {
+    fn run(&self, given: &Given) -> Result<(), Failure> {
         match self {
             Verb::Devices(args) => devices::run(args),
             Verb::Inspect(args) => inspect::run(args),
-            Verb::Estimate(args) => estimate::run(args),
+            Verb::Estimate(args) => estimate::run(args, given),
             Verb::Run(args) => run::run(args),
             Verb::Chat(args) => chat::run(args),
             Verb::Bench(args) => bench::run(args),
@@ -91,8 +92,10 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match cli.verb.run() {
+    let mut command = Cli::command();
+    let matches = command.get_matches_mut();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
+    match cli.verb.run(&Given::of_verb(&command, &matches)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.verb.json()),
     }

@@ -113,6 +113,12 @@ fn what_has_no_kernels_is_refused_and_what_contradicts_itself_too() {
         let error = read("q", &block).unwrap_err();
         assert!(matches!(error, ModelError::Unsupported { .. }), "{block}: {error}");
     }
+    let modelopt = |algo: &str, weights: Value| {
+        json!({"quant_method": "modelopt", "quant_algo": algo,
+            "config_groups": {"group_0": {"weights": weights, "targets": ["Linear"]}}})
+    };
+    assert!(read("q", &modelopt("NVFP4", json!({"num_bits": 4, "group_size": 16}))).is_ok());
+    assert!(read("q", &modelopt("FP8", json!({"num_bits": 8}))).is_ok());
     for block in [
         json!("mxfp4"),
         json!({"quant_method": "fp8", "weight_block_size": [128]}),
@@ -125,6 +131,23 @@ fn what_has_no_kernels_is_refused_and_what_contradicts_itself_too() {
         json!({"quant_algo": "MIXED_PRECISION"}),
         json!({"quant_algo": "FP8", "ignore": "lm_head"}),
         json!({"quant_method": "compressed-tensors"}),
+        // What is said twice must be the same.
+        json!({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+            "config_groups": {"g": {"targets": ["Linear"], "weights": {"type": "float", "num_bits": 8}}}}),
+        json!({"quant_method": "compressed-tensors", "format": "float-quantized",
+            "config_groups": {"g": {"targets": ["Linear"],
+                "weights": {"type": "float", "num_bits": 4, "group_size": 16}}}}),
+        json!({"quant_method": "compressed-tensors", "format": "mixed-precision",
+            "config_groups": {"g": {"targets": ["Linear"], "format": "pack-quantized",
+                "weights": {"type": "float", "num_bits": 4, "group_size": 16}}}}),
+        json!({"quant_method": "compressed-tensors", "format": 4,
+            "config_groups": {"g": {"targets": ["Linear"], "weights": {"type": "float", "num_bits": 8}}}}),
+        modelopt("NVFP4", json!({"num_bits": 8, "group_size": 16})),
+        modelopt("NVFP4", json!({"num_bits": 4, "group_size": 32})),
+        modelopt("NVFP4", json!({"num_bits": "4"})),
+        modelopt("FP8", json!({"num_bits": 4})),
+        modelopt("FP8", json!({"num_bits": 8, "group_size": 16})),
+        modelopt("FP8", json!({"num_bits": -8})),
         json!({"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Linear"]}}}),
     ] {
         let error = read("q", &block).unwrap_err();

@@ -1,0 +1,93 @@
+//! The largest context, slots and step that fit by another engine's rules: to the token, since their flags take any number.
+//!
+//! Halving finds the last of a run only where what fits once does not fail below. It fails in three places, each of which
+//! has a way of its own here:
+//!
+//! * MLX at a prompt that fills its cache: one token more makes it grow by 256, a token after that by less.
+//! * MLX by steps: what the last cells of a growth are cut to depends on how the step divides the prompt.
+//! * llama.cpp by slots: each slot's cells are rounded up, so that more slots may need fewer cells in all.
+
+use super::Engine;
+use crate::geometry::{Geometry, MAX_CONTEXT};
+use crate::report::Fits;
+
+/// The most slots and the largest chunk that are tried.
+const MOST: u32 = 1 << 16;
+/// Cells that MLX grows by.
+const GROWTH: u32 = 256;
+
+/// Looks for the largest.
+pub(super) struct Search<'a> {
+    pub engine: Engine,
+    pub context_max: u32,
+    /// llama.cpp: what cells are rounded up to.
+    pub padding: u32,
+    /// Whether a geometry fits.
+    pub fits: &'a dyn Fn(&Geometry) -> bool,
+}
+
+impl Search<'_> {
+    pub(super) fn all(&self, geometry: &Geometry) -> Fits {
+        Fits {
+            context: self.context(geometry),
+            slots: self.slots(geometry),
+            prefill_chunk: self.chunk(geometry),
+        }
+    }
+
+    fn context(&self, geometry: &Geometry) -> Option<u32> {
+        let fits = |context: u32| (self.fits)(&Geometry { context, ..geometry.clone() });
+        // There it is the total over all slots.
+        let slots = if self.engine == Engine::LlamaCpp { geometry.slots } else { 1 };
+        let most = self.context_max.saturating_mul(slots).max(geometry.context).min(MAX_CONTEXT);
+        match self.engine {
+            Engine::LlamaCpp | Engine::Vllm => last(1, most, fits),
+            // A prompt that fills its cache stands alone: the one after it is as the one before it, or larger.
+            Engine::Mlx => {
+                let found = last(1, most, |n| fits(n) || (n < most && fits(n + 1)))?;
+                (1..=found).rev().take(2).find(|n| fits(*n))
+            }
+        }
+    }
+
+    fn slots(&self, geometry: &Geometry) -> Option<u32> {
+        let fits = |slots: u32| (self.fits)(&Geometry { slots, ..geometry.clone() });
+        if self.engine != Engine::LlamaCpp {
+            return last(1, MOST, fits);
+        }
+        // From here on every slot has the fewest cells there are.
+        let even = geometry.context.div_ceil(self.padding.max(1)).clamp(1, MOST);
+        last(even, MOST, fits).or_else(|| (1..even).rev().find(|n| fits(*n)))
+    }
+
+    fn chunk(&self, geometry: &Geometry) -> Option<u32> {
+        let fits = |prefill_chunk: u32| (self.fits)(&Geometry { prefill_chunk, ..geometry.clone() });
+        if self.engine != Engine::Mlx || geometry.context <= GROWTH || fits(MOST) {
+            return last(1, MOST, fits);
+        }
+        // A cache without waste holds the context's whole multiples of 256 at least: where those do not fit nothing does,
+        // and they hold with steps of whole multiples, of which fewer are never more.
+        let whole = Geometry { context: geometry.context / GROWTH * GROWTH, ..geometry.clone() };
+        let least =
+            |n: u32| (self.fits)(&Geometry { prefill_chunk: n.saturating_mul(GROWTH), ..whole.clone() });
+        let most = last(1, MOST / GROWTH, least).unwrap_or(0).saturating_add(1).saturating_mul(GROWTH);
+        // A step of the context and every longer one are alike.
+        (1..=most.min(MOST).min(geometry.context)).rev().find(|n| fits(*n))
+    }
+}
+
+/// The last of `first..=most` that holds, where all before it do; `None` where the first does not.
+fn last(first: u32, most: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
+    if first > most || !holds(first) {
+        return None;
+    }
+    if holds(most) {
+        return Some(most);
+    }
+    let (mut low, mut high) = (first, most);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if holds(middle) { low = middle } else { high = middle }
+    }
+    Some(low)
+}

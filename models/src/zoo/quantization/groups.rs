@@ -1,0 +1,121 @@
+//! Groups of modules with a scheme for each: compressed-tensors' own, and modelopt's copy of them.
+
+use super::{Pattern, Quantization, Scheme, strings};
+use crate::error::{ModelError, quoted};
+use crate::zoo::fields::shown;
+use plimsoll_kernels::Format;
+use regex::RegexBuilder;
+use serde_json::Value;
+
+/// `config_groups`, each a scheme and its targets; `ignore` stays plain.
+pub(super) fn compressed_tensors(key: &str, block: &Value) -> Result<Quantization, ModelError> {
+    let ignored = strings(&format!("{key}.ignore"), block.get("ignore"))?
+        .into_iter()
+        .map(|text| target(key, text))
+        .collect::<Result<_, _>>()?;
+    let groups = block.get("config_groups").and_then(Value::as_object);
+    let groups =
+        groups.ok_or_else(|| ModelError::field(format!("{key}.config_groups"), "groups", "nothing"))?;
+    let (mut precise, mut rules) = (Vec::new(), Vec::new());
+    for (name, group) in groups {
+        let place = format!("{key}.config_groups.{name}");
+        let scheme = group_scheme(&place, group)?;
+        for (place, format) in [(key, block.get("format")), (place.as_str(), group.get("format"))] {
+            check_format(place, format, scheme)?;
+        }
+        for text in strings(&format!("{place}.targets"), group.get("targets"))? {
+            let pattern = target(key, text)?;
+            // A module's own name goes before its class.
+            if matches!(pattern, Pattern::Linear) { &mut rules } else { &mut precise }
+                .push((pattern, scheme));
+        }
+    }
+    precise.extend(rules);
+    Ok(Quantization { ignored, rules: precise, ..Quantization::default() })
+}
+
+/// That the name of how weights are stored, where there is one, is of the same format as the scheme.
+fn check_format(place: &str, format: Option<&Value>, scheme: Scheme) -> Result<(), ModelError> {
+    let Some(stated) = format.filter(|v| !v.is_null()) else { return Ok(()) };
+    let key = format!("{place}.format");
+    let Some(name) = stated.as_str() else {
+        return Err(ModelError::field(key, "the name of a format", shown(stated)));
+    };
+    let (known, bits) = match scheme {
+        Scheme::Packed(Format::Nvfp4Scaled) => {
+            (&["nvfp4-pack-quantized"][..], "4-bit floats in groups of 16")
+        }
+        _ => (&["float-quantized", "naive-quantized"][..], "8-bit floats"),
+    };
+    if known.contains(&name) || name == "mixed-precision" {
+        return Ok(());
+    }
+    Err(ModelError::field(key, format!("{}, as its groups of {bits} are", known.join(" or ")), quoted(name)))
+}
+
+/// That modelopt's groups, which say again what `quant_algo` says, say the same.
+///
+/// # Errors
+/// [`ModelError::Field`] for bits or a group size that are another format's.
+pub(super) fn check_modelopt(key: &str, block: &Value) -> Result<(), ModelError> {
+    let algo = block.get("quant_algo").and_then(Value::as_str).unwrap_or_default();
+    let nvfp4 = algo.contains("NVFP4");
+    for (name, group) in block.get("config_groups").and_then(Value::as_object).into_iter().flatten() {
+        let Some(weights) = group.get("weights").filter(|v| v.is_object()) else { continue };
+        let number = |field: &str| weights.get(field).filter(|v| !v.is_null());
+        let of = |field: &str, expected: &str| {
+            let got = number(field).map_or_else(|| "nothing".to_owned(), shown);
+            let key = format!("{key}.config_groups.{name}.weights.{field}");
+            Err(ModelError::field(key, format!("{expected}, as {algo} has"), got))
+        };
+        let bits = number("num_bits").map(Value::as_u64);
+        let group = number("group_size").map(Value::as_u64);
+        let mixed = algo == "MIXED_PRECISION";
+        match (bits, group) {
+            (None | Some(Some(4)), None | Some(Some(16))) if mixed || nvfp4 => {}
+            (None | Some(Some(8)), None) if mixed || !nvfp4 => {}
+            (None | Some(Some(4)), _) if mixed || nvfp4 => return of("group_size", "16"),
+            (None | Some(Some(8)), _) if mixed || !nvfp4 => return of("group_size", "no groups"),
+            _ if mixed => return of("num_bits", "4 or 8"),
+            _ => return of("num_bits", if nvfp4 { "4" } else { "8" }),
+        }
+    }
+    Ok(())
+}
+
+fn group_scheme(place: &str, group: &Value) -> Result<Scheme, ModelError> {
+    let weights = group.get("weights").filter(|v| v.is_object());
+    let weights =
+        weights.ok_or_else(|| ModelError::field(format!("{place}.weights"), "a scheme", "nothing"))?;
+    let text = |name: &str| weights.get(name).and_then(Value::as_str);
+    let number = |name: &str| weights.get(name).and_then(Value::as_u64);
+    match (text("type"), number("num_bits"), number("group_size"), text("strategy")) {
+        (Some("float"), Some(4), Some(16), _) => Ok(Scheme::Packed(Format::Nvfp4Scaled)),
+        (Some("float"), Some(8), None, None | Some("tensor" | "channel")) => Ok(Scheme::Packed(Format::Fp8)),
+        (kind, bits, group, strategy) => Err(ModelError::unsupported(
+            format!(
+                "{place} ({} of {} bits, group {group:?}, strategy {})",
+                quoted(kind.unwrap_or("a number")),
+                bits.map_or("unstated".to_owned(), |b| b.to_string()),
+                quoted(strategy.unwrap_or("unstated")),
+            ),
+            "4-bit floats in groups of 16 and 8-bit floats by tensor or channel are",
+        )),
+    }
+}
+
+/// `Linear`, a module's path, or `re:` and a regular expression.
+fn target(key: &str, text: &str) -> Result<Pattern, ModelError> {
+    if text == "Linear" {
+        return Ok(Pattern::Linear);
+    }
+    let Some(pattern) = text.strip_prefix("re:") else { return Ok(Pattern::Glob(text.to_owned())) };
+    // Python's `match` looks at the beginning only. The engine takes linear time; the limit bounds its tables.
+    let built = RegexBuilder::new(&format!("^(?:{pattern})")).size_limit(1 << 20).build();
+    built.map(Pattern::Regex).map_err(|_| {
+        ModelError::unsupported(
+            format!("{key}: pattern {}", quoted(text)),
+            "it has no regular expression here",
+        )
+    })
+}
