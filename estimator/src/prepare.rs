@@ -1,6 +1,6 @@
 //! What no geometry changes: where the weights stand, and what a graph says of itself.
 
-use crate::alike::{self, Class};
+use crate::alike::{self, Classes};
 use crate::error::PlanError;
 use crate::groups::Groups;
 use crate::lower::Part;
@@ -79,7 +79,7 @@ pub(crate) struct Facts {
     /// When tensors begin to be alive and when they no longer are, in the order of the ops, those that end there first.
     pub changes: Vec<(u32, bool, u32)>,
     /// Which ops are lowered alike.
-    pub classes: Vec<Option<Class>>,
+    pub classes: Classes,
     /// Heads of every state and of every attention op; `None` for a recurrent state. Each once.
     pub shapes: Vec<Option<AttentionShape>>,
     /// Operations for a row of queries and a key of the dearest attention, where there is any.

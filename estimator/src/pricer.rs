@@ -225,7 +225,7 @@ impl<'a> Pricer<'a> {
             programs.extend(known.into_iter().skip(usize::from(!programs.is_empty())));
             readers.push(readers_here);
         }
-        let (params, pipelines) = memo.count(&programs, &readers, &cut);
+        let (params, pipelines) = memo.count(&prepared.facts.classes, &programs, &readers, &cut);
         crate::images::widen(&mut arena, model, geometry, profile.limits.max_buffer_size)?;
         let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
         let largest = largest.map(|(bytes, op, name)| (bytes, name.of(model, op)));

@@ -5,6 +5,7 @@
 
 use super::bind::Widest;
 use super::experts::SORT;
+use super::family::Layers;
 use super::{Draft, Family, Lowering, Scratch, Shared};
 use crate::alike::Class;
 use crate::error::PlanError;
@@ -37,6 +38,8 @@ pub(crate) struct Summary {
     pub params: Vec<Vec<u32>>,
     /// Parameters of those that a draft stands for.
     pub families: Vec<Family>,
+    /// What some of those stand for.
+    pub layers: Vec<Layers>,
     /// Pipelines, each once.
     pub kernels: Vec<Kernel>,
     /// Scratch, in the order of the ops.
@@ -105,12 +108,14 @@ struct AllSeen {
     classes: FxHashSet<(u32, u32)>,
 }
 
-/// What an op adds to the arena and to the bindings, where another of its kind has been lowered.
+/// What an op adds where another of its kind has been lowered.
 struct Seen {
     /// Bytes of each scratch; a sorted table is not among them.
     scratch: Vec<u64>,
     /// Bytes of its largest binding and what follows the label.
     largest: Option<(u64, &'static str)>,
+    /// Index in [`Summary::layers`], where it stands for layers of several classes.
+    layers: Option<usize>,
 }
 
 impl<'a> Lowering<'a> {
@@ -161,7 +166,7 @@ impl<'a> Lowering<'a> {
         sum
     }
 
-    /// Lowers an op as far as nothing like it has been lowered, and takes it into the sum.
+    /// Lowers an op, if nothing like it has been lowered, and takes it into the sum.
     fn add(
         &mut self,
         sum: &mut Summary,
@@ -175,10 +180,13 @@ impl<'a> Lowering<'a> {
             Some((Class { kind, class }, cut)) => (Some((class, cut)), Some((kind, cut))),
             None => (None, None),
         };
-        if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind))
-            && class.is_some_and(|class| seen.classes.contains(&class))
-        {
-            // Its parameters are in the sum as well.
+        if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind)) {
+            // Its parameters are in the sum, but for where its vectors stand.
+            if let Some(layers) = alike.layers.and_then(|layers| sum.layers.get_mut(layers))
+                && let Some((class, _)) = class.filter(|class| seen.classes.insert(*class))
+            {
+                layers.push(class);
+            }
             match op {
                 Op::Attention { attention, .. } => self.expect_writer(label, attention)?,
                 Op::Experts { routing, experts, .. } => {
@@ -195,7 +203,6 @@ impl<'a> Lowering<'a> {
             return Ok(());
         }
         let before = self.scratch.len();
-        self.vectors_only = kind.is_some_and(|kind| seen.kinds.contains_key(&kind));
         self.lower_at(index)?;
         // Not every op of a kind sorts its choices.
         let sorting = self.drafts.iter().take_while(|draft| draft.suffix == SORT).count();
@@ -204,24 +211,56 @@ impl<'a> Lowering<'a> {
             self.settle(sum);
             self.drafts = products;
         }
-        seen.classes.extend(class);
-        if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind)) {
-            self.drafts.drain(..).for_each(|draft| sum.take(draft.call.params, draft.family));
-            sum.offer_as(alike, self.op);
+        let Some((kind, (class, cut))) = kind.zip(class) else {
+            self.settle(sum);
             return Ok(());
+        };
+        let mut layers = None;
+        if self.shared.prepared.facts.classes.are_many(kind.0) {
+            self.follow(index, class, sum.layers.len())?;
+            if self.drafts.iter().any(|draft| draft.family.as_ref().is_some_and(Family::follows)) {
+                layers = Some(sum.layers.len());
+                sum.layers.push(vec![class]);
+                seen.classes.insert((class, cut));
+            }
         }
         let largest = self.settle(sum);
-        if let Some(kind) = kind {
-            let made = if matches!(op, Op::Experts { .. }) { self.scratch.len() } else { before };
-            let scratch = self.scratch.iter().skip(made).map(|s| s.0).collect();
-            seen.kinds.insert(kind, Seen { scratch, largest });
+        let made = if matches!(op, Op::Experts { .. }) { self.scratch.len() } else { before };
+        let scratch = self.scratch.iter().skip(made).map(|s| s.0).collect();
+        seen.kinds.insert(kind, Seen { scratch, largest, layers });
+        Ok(())
+    }
+
+    /// Lets the drafts of an op stand for layers whose vectors stand elsewhere: those of this index.
+    fn follow(&mut self, index: usize, class: u32, layers: usize) -> Result<(), PlanError> {
+        let shared = self.shared;
+        let Some((_, op)) = shared.model.graph.ops.get(index) else { return Ok(()) };
+        let drafts = std::mem::take(&mut self.drafts);
+        let made = self.scratch.len();
+        self.moved = op.vectors();
+        self.lower_at(index)?;
+        self.moved.clear();
+        self.scratch.truncate(made);
+        let places = shared.prepared.facts.classes.places(class);
+        let moved = std::mem::replace(&mut self.drafts, drafts);
+        for (draft, moved) in self.drafts.iter_mut().zip(moved) {
+            let moved = moved.family.map_or(moved.call.params, |family| family.base);
+            match &mut draft.family {
+                Some(family) => family.follow(&moved, places, layers),
+                None if draft.call.params == moved => {}
+                None => {
+                    let mut family = Family::one(std::mem::take(&mut draft.call.params));
+                    family.follow(&moved, places, layers);
+                    draft.family = Some(family);
+                }
+            }
         }
         Ok(())
     }
 
     /// The class of an op, and of attention how the pages of its layer are cut.
     pub(super) fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(Class, u32)> {
-        let class = *self.shared.prepared.facts.classes.get(index)?.as_ref()?;
+        let class = self.shared.prepared.facts.classes.of(index)?;
         let Op::Attention { attention, .. } = op else { return Some((class, 0)) };
         let layers = &self.shared.kv.layers;
         let layer = layers.binary_search_by_key(&attention.state, |l| l.state).ok()?;
