@@ -124,12 +124,9 @@ impl Memo {
                 tokens = 0;
                 0
             }
-            Part::Tokens => {
-                inputs[0] = step.ids;
-                0
-            }
+            Part::Tokens => 0,
             Part::Rows => {
-                inputs[0] = step.rows;
+                inputs[..2].copy_from_slice(&[step.ids, step.rows]);
                 geometry.logit_rows.min(max_tokens)
             }
             Part::Recurrent | Part::Attention => {

@@ -219,6 +219,7 @@ fn part(model: &Model, op: &Op) -> Part {
         | Op::ClampedGate { .. }
         | Op::Add { .. }
         | Op::Softcap { .. } => Part::Fixed,
+        Op::Embed { .. } => Part::Rows,
         _ if op.reads().iter().chain(&op.writes()).any(rows) => Part::Rows,
         _ => Part::Tokens,
     }

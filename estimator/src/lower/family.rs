@@ -24,7 +24,7 @@ pub(crate) struct Family {
     pub rows: Vec<u32>,
     /// Where it stands for the layers of a [`Layers`]: word by word a bit for each vector of the op whose place is in it.
     /// The base has all vectors at 0 then.
-    places: Option<(Vec<u32>, usize)>,
+    places: Option<(Arc<[u32]>, usize)>,
 }
 
 /// Classes of the ops that a family stands for; see [`Classes::places`].
@@ -66,16 +66,13 @@ impl Family {
         }
     }
 
-    /// Lets it stand for the layers of this index, where its base has vectors at `places` and would be `moved` with vector
-    /// `i` another `1 << i` further. Not where no word says where a vector stands: then all layers have the same.
-    pub fn follow(&mut self, moved: &[u32], places: &[u32], layers: usize) {
-        let masks: Vec<u32> = self.base.iter().zip(moved).map(|(a, b)| b.wrapping_sub(*a)).collect();
-        if masks.iter().any(|mask| *mask != 0) {
-            for (word, mask) in self.base.iter_mut().zip(&masks) {
-                *word = word.wrapping_sub(sum(*mask, places));
-            }
-            self.places = Some((masks, layers));
+    /// Lets it stand for the layers of this index, where its base has vectors at `places`. By `masks` say which of them
+    /// the words follow.
+    pub fn follow(&mut self, masks: Arc<[u32]>, places: &[u32], layers: usize) {
+        for (word, mask) in self.base.iter_mut().zip(&*masks) {
+            *word = word.wrapping_sub(sum(*mask, places));
         }
+        self.places = Some((masks, layers));
     }
 
     /// Whether it stands for several layers.
@@ -99,7 +96,7 @@ impl Family {
 
     /// What a word is more with the next expert and with the next row, and whose places are in it.
     fn varies(&self, word: usize) -> (u32, u32, u32) {
-        let of = |steps: &Vec<u32>| steps.get(word).copied().unwrap_or(0);
+        let of = |steps: &[u32]| steps.get(word).copied().unwrap_or(0);
         let (by_expert, by_row) = self.steps.as_ref().map_or((0, 0), |s| (of(&s.by_expert), of(&s.by_row)));
         (by_expert, by_row, self.places.as_ref().map_or(0, |(masks, _)| of(masks)))
     }
@@ -107,8 +104,13 @@ impl Family {
 
 /// The places of the vectors in a mask.
 fn sum(mask: u32, places: &[u32]) -> u32 {
-    let masked = places.iter().enumerate().filter(|(i, _)| mask.checked_shr(*i as u32).is_some_and(|m| m & 1 == 1));
-    masked.fold(0, |sum, (_, place)| sum.wrapping_add(*place))
+    let (mut left, mut sum) = (mask, 0u32);
+    while left != 0 {
+        let place = places.get(left.trailing_zeros() as usize).copied();
+        sum = sum.wrapping_add(place.unwrap_or(0));
+        left &= left - 1;
+    }
+    sum
 }
 
 /// A family and its layers.
@@ -139,11 +141,26 @@ impl<'a> Members<'a> {
     }
 
     fn is(&self, other: &Self) -> bool {
+        self.layers == other.layers && self.is_but_for_layers(other)
+    }
+
+    fn is_but_for_layers(&self, other: &Self) -> bool {
         let (a, b) = (self.family, other.family);
         let masks = |f: &'a Family| f.places.as_ref().map(|(masks, _)| masks);
         a.base == b.base
             && (&a.experts, &a.rows, &a.steps) == (&b.experts, &b.rows, &b.steps)
-            && (self.layers, masks(a)) == (other.layers, masks(b))
+            && masks(a) == masks(b)
+    }
+
+    /// Whether its layers are of classes that the parameters tell apart: every vector of the op has words of its own.
+    fn tells_classes(&self) -> bool {
+        let Some(&class) = self.layers.first() else { return false };
+        let all = (0..self.length()).fold(0, |all, i| {
+            let mask = self.family.varies(i).2;
+            if mask.is_power_of_two() { all | mask } else { all }
+        });
+        // Layers of different classes have some vector in another place.
+        all.count_ones() as usize == self.classes.places(class).len()
     }
 
     /// Whether its members' parameters differ wherever they begin or their layers' vectors do: each beginning has a word
@@ -159,7 +176,7 @@ impl<'a> Members<'a> {
         let Some((masks, _)) = places else { return vec![base.clone()] };
         let of = |class: &u32| {
             let places = self.classes.places(*class);
-            base.iter().zip(masks).map(|(word, mask)| word.wrapping_add(sum(*mask, places))).collect()
+            base.iter().zip(&**masks).map(|(word, mask)| word.wrapping_add(sum(*mask, places))).collect()
         };
         self.layers.iter().map(of).collect()
     }
@@ -181,17 +198,10 @@ impl<'a> Members<'a> {
     /// How many there are, each once.
     fn count(&self) -> u64 {
         debug_assert!(self.are_told(), "{:?}", self.family);
-        let Some(&class) = self.layers.first() else { return self.family.begins() };
-        // Layers of different classes have some vector in another place.
-        let places = self.classes.places(class).len() as u32;
-        let all = (0..self.family.base.len()).fold(0, |all, i| {
-            let mask = self.family.varies(i).2;
-            if mask.is_power_of_two() { all | mask } else { all }
-        });
-        let layers = if all.count_ones() == places {
-            self.layers.len()
-        } else {
-            self.bases().into_iter().collect::<FxHashSet<_>>().len()
+        let layers = match self.layers {
+            [] => 1,
+            layers if self.tells_classes() => layers.len(),
+            _ => self.bases().into_iter().collect::<FxHashSet<_>>().len(),
         };
         self.family.begins() * layers as u64
     }
@@ -268,6 +278,12 @@ fn union(members: &[Members<'_>]) -> u64 {
     match members {
         [] => 0,
         [one, others @ ..] if others.iter().all(|other| other.is(one)) => one.count(),
+        [one, others @ ..] if others.iter().all(|other| other.is_but_for_layers(one)) && one.tells_classes() => {
+            let mut layers: Vec<u32> = members.iter().flat_map(|m| m.layers).copied().collect();
+            layers.sort_unstable();
+            layers.dedup();
+            layers.len() as u64 * one.family.begins()
+        }
         _ => members.iter().flat_map(Members::words).collect::<FxHashSet<_>>().len() as u64,
     }
 }

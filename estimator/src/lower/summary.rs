@@ -15,6 +15,7 @@ use plimsoll_models::Model;
 use plimsoll_models::graph::Op;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Ops by what their lowering looks at, beside the model, the profile and the most tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +24,7 @@ pub(crate) enum Part {
     Fixed,
     /// At nothing more.
     Tokens,
-    /// At how many logit rows there are. Sampling is of this part.
+    /// At how many logit rows there are, and at the tables of ids and rows. Sampling is of this part.
     Rows,
     /// At the recurrent pool and the tables of sequences.
     Recurrent,
@@ -217,7 +218,7 @@ impl<'a> Lowering<'a> {
         };
         let mut layers = None;
         if self.shared.prepared.facts.classes.are_many(kind.0) {
-            self.follow(index, class, sum.layers.len())?;
+            self.follow(index, (kind.0, class), sum.layers.len())?;
             if self.drafts.iter().any(|draft| draft.family.as_ref().is_some_and(Family::follows)) {
                 layers = Some(sum.layers.len());
                 sum.layers.push(vec![class]);
@@ -231,28 +232,33 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Lets the drafts of an op stand for layers whose vectors stand elsewhere: those of this index.
-    fn follow(&mut self, index: usize, class: u32, layers: usize) -> Result<(), PlanError> {
-        let shared = self.shared;
-        let Some((_, op)) = shared.model.graph.ops.get(index) else { return Ok(()) };
+    /// Lets the drafts of an op of this kind and class stand for layers whose vectors stand elsewhere: those of this index.
+    fn follow(&mut self, index: usize, (kind, class): (u32, u32), layers: usize) -> Result<(), PlanError> {
+        let Shared { model, prepared, .. } = *self.shared;
+        let Some((_, op)) = model.graph.ops.get(index) else { return Ok(()) };
+        let places = prepared.facts.classes.places(class);
+        // All dispatches of attention that are named alike have their vectors in the same words, whatever the step.
+        let attention = matches!(op, Op::Attention { .. });
+        if attention && self.drafts.iter().all(|d| self.masks.contains_key(&(kind, d.suffix))) {
+            for draft in &mut self.drafts {
+                if let Some(masks) = self.masks.get(&(kind, draft.suffix)) {
+                    draft.follow(masks, places, layers);
+                }
+            }
+            return Ok(());
+        }
         let drafts = std::mem::take(&mut self.drafts);
         let made = self.scratch.len();
         self.moved = op.vectors();
         self.lower_at(index)?;
         self.moved.clear();
         self.scratch.truncate(made);
-        let places = shared.prepared.facts.classes.places(class);
         let moved = std::mem::replace(&mut self.drafts, drafts);
-        for (draft, moved) in self.drafts.iter_mut().zip(moved) {
-            let moved = moved.family.map_or(moved.call.params, |family| family.base);
-            match &mut draft.family {
-                Some(family) => family.follow(&moved, places, layers),
-                None if draft.call.params == moved => {}
-                None => {
-                    let mut family = Family::one(std::mem::take(&mut draft.call.params));
-                    family.follow(&moved, places, layers);
-                    draft.family = Some(family);
-                }
+        for (draft, moved) in self.drafts.iter_mut().zip(&moved) {
+            let masks: Arc<[u32]> = draft.base().iter().zip(moved.base()).map(|(a, b)| b.wrapping_sub(*a)).collect();
+            draft.follow(&masks, places, layers);
+            if attention {
+                self.masks.insert((kind, draft.suffix), masks);
             }
         }
         Ok(())
@@ -304,6 +310,22 @@ impl<'a> Lowering<'a> {
         // The room is used again.
         self.drafts = drafts;
         found
+    }
+}
+
+impl Draft<'_> {
+    /// Its parameters, or those of the family it stands for.
+    fn base(&self) -> &[u32] {
+        self.family.as_ref().map_or(&self.call.params, |family| &family.base)
+    }
+
+    /// Lets it stand for layers: see [`Family::follow`].
+    fn follow(&mut self, masks: &Arc<[u32]>, places: &[u32], layers: usize) {
+        if masks.iter().any(|mask| *mask != 0) {
+            let params = &mut self.call.params;
+            let family = self.family.get_or_insert_with(|| Family::one(std::mem::take(params)));
+            family.follow(masks.clone(), places, layers);
+        }
     }
 }
 
