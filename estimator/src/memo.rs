@@ -11,6 +11,7 @@ use crate::marks::Marks;
 use crate::pricer::Price;
 use plimsoll_kernels::Kernel;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Prices, parts and arenas that are kept; past that all are forgotten.
@@ -26,6 +27,9 @@ pub(crate) struct Memo {
     parts: RwLock<FxHashMap<PartKey, Arc<Known>>>,
     rooms: RwLock<FxHashMap<(u32, u32), Room>>,
     arenas: RwLock<FxHashMap<ArenaKey, Arena>>,
+    /// Different parameters in the families of parts, by their numbers.
+    begun: RwLock<FxHashMap<Vec<u32>, u64>>,
+    parts_begun: AtomicU32,
 }
 
 /// Bytes of each buffer of an arena, or what does not fit.
@@ -65,6 +69,8 @@ pub(crate) struct Room {
 /// A [`Summary`] with numbers for its parameters and pipelines.
 #[derive(Debug)]
 pub(crate) struct Known {
+    /// Its number, where it has families of many beginnings.
+    id: Option<u32>,
     params: Vec<u32>,
     /// Parameters that might be those of a KV range too.
     like_ranges: Vec<(u32, [u32; 4])>,
@@ -98,6 +104,7 @@ impl Memo {
             || read(&self.prices, |p| p.len()) > KEPT
             || read(&self.arenas, |a| a.len()) > KEPT
             || read(&self.rooms, |r| r.len()) > KEPT
+            || read(&self.begun, |b| b.len()) > KEPT
             || read(&self.words, |w| w.numbered.len()) > KEPT_WORDS
     }
 
@@ -182,7 +189,8 @@ impl Memo {
             *words.kernels.entry(kernel).or_insert(next)
         });
         let kernels = kernels.collect();
-        Known { params, like_ranges, begun, kernels, sum }
+        let id = (!begun.is_empty()).then(|| self.parts_begun.fetch_add(1, Ordering::Relaxed));
+        Known { id, params, like_ranges, begun, kernels, sum }
     }
 
     /// Different parameters, those of the ranges with them, and different pipelines.
@@ -203,19 +211,24 @@ impl Memo {
                 kernels.mark(id);
             }
         }
-        let mut bases: Vec<(u32, &Family)> = Vec::new();
         // Families of the parts that are kept, and of the others.
-        let mut kept: Vec<Members<'_>> = Vec::new();
+        let mut old: Vec<Members<'_>> = Vec::new();
         for known in programs {
-            let family = |index: usize| known.sum.families.get(index);
-            bases.extend(known.begun.iter().filter_map(|&(base, index)| Some((base, family(index)?))));
             let members = known.sum.families.iter().map(|f| Members::new(f, &known.sum.layers, classes));
-            kept.extend(members.filter(|members| !members.is_one()));
+            old.extend(members.filter(|members| !members.is_one()));
         }
         let made = readers.iter().flat_map(|sum| {
             sum.families.iter().map(|family| Members::new(family, &sum.layers, classes))
         });
         let made: Vec<Members<'_>> = made.collect();
+        let ids_begun = programs.iter().filter_map(|known| known.id).collect();
+        let begun = kept(&self.begun, ids_begun, |_| {
+            let bases = programs.iter().flat_map(|known| {
+                let family = |index: usize| known.sum.families.get(index);
+                known.begun.iter().filter_map(move |&(base, index)| Some((base, family(index)?)))
+            });
+            begun(&mut bases.collect::<Vec<(u32, &Family)>>())
+        });
         let mut fresh: FxHashSet<&[u32]> = FxHashSet::default();
         let mut unseen: FxHashSet<&Kernel> = FxHashSet::default();
         let params = read(&self.words, |words| {
@@ -244,21 +257,21 @@ impl Memo {
             let known = ids.iter().filter_map(|&id| words.numbered.get(id as usize)).map(|words| &words[..]);
             let single = known.chain(fresh.iter().copied());
             // Hardly any kernels have as many parameters.
-            if made.iter().any(|one| kept.iter().any(|other| one.length() == other.length())) {
-                kept.extend(made);
-                let mut index = Index::new(&kept);
+            if made.iter().any(|one| old.iter().any(|other| one.length() == other.length())) {
+                old.extend(made);
+                let mut index = Index::new(&old);
                 return index.count() + single.filter(|words| !index.holds(words)).count() as u64;
             }
-            let lengths = kept.iter().fold(0, |lengths, m| lengths | bit(m.length()));
+            let lengths = old.iter().fold(0, |lengths, m| lengths | bit(m.length()));
             let mut found: Option<Index<'_>> = None;
             let mut made = Index::new(&made);
             let mut held = |words: &[u32]| {
                 made.holds(words)
                     || bit(words.len()) & lengths != 0
-                        && found.get_or_insert_with(|| Index::new(&kept)).holds(words)
+                        && found.get_or_insert_with(|| Index::new(&old)).holds(words)
             };
             let single = single.filter(|words| !held(words)).count() as u64;
-            begun(&mut bases) + made.count() + single
+            begun + made.count() + single
         });
         // The ranges, and the one that covers any position.
         let ranges = u64::from(cut.count) + 1;

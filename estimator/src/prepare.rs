@@ -24,6 +24,8 @@ pub(crate) struct Prepared {
     pub slabs: Vec<Slab>,
     /// Bytes of those.
     pub bytes: u64,
+    /// The last of the largest of those.
+    pub largest: Option<Slab>,
     /// Bytes of the matrices.
     pub matrix_bytes: u64,
     /// Bytes of the longest row.
@@ -46,7 +48,19 @@ impl Prepared {
         let facts = Facts::new(model, &groups, &vectors, &vector_places);
         let bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
         let most_rows = most_rows(model, profile, &facts);
-        Ok(Self { groups, vectors, vector_places, slabs, bytes, matrix_bytes, longest_row, most_rows, facts })
+        let largest = slabs.iter().max_by_key(|s| s.bytes).copied();
+        Ok(Self {
+            groups,
+            vectors,
+            vector_places,
+            slabs,
+            bytes,
+            largest,
+            matrix_bytes,
+            longest_row,
+            most_rows,
+            facts,
+        })
     }
 }
 
@@ -76,6 +90,8 @@ pub(crate) struct Facts {
     pub windows: Vec<View>,
     /// What each op's lowering depends on.
     pub parts: Vec<Part>,
+    /// The ops of each part.
+    pub of_part: [Vec<u32>; Part::ALL.len()],
     /// When tensors begin to be alive and when they no longer are, in the order of the ops, those that end there first.
     pub changes: Vec<(u32, bool, u32)>,
     /// Which ops are lowered alike.
@@ -110,12 +126,16 @@ impl Facts {
             alive: vec![None; model.graph.tensors.len()],
             windows: Vec::with_capacity(ops.len()),
             parts: ops.iter().map(|(_, op)| part(model, op)).collect(),
+            of_part: std::array::from_fn(|_| Vec::new()),
             changes: Vec::new(),
             classes: alike::classes(model, groups, vectors, places),
             shapes,
             writers: FxHashMap::default(),
             fault: None,
         };
+        for (index, part) in (0..).zip(&facts.parts) {
+            facts.of_part[*part as usize].push(index);
+        }
         for (index, (label, op)) in (0..).zip(ops) {
             if let Op::Attention { attention, .. } = op
                 && attention.keys != Keys::Shared

@@ -229,7 +229,7 @@ pub fn run(
         return Err(Failure::Usage("--html: that is the model's own file".into()));
     }
     let model = recast(args, build(checkpoint, path)?, checkpoint)?;
-    let table = args.device.as_ref().map(|_| DeviceTable::standard()).transpose().map_err(table_error)?;
+    let table = args.device.as_deref().map(DeviceTable::standard_for).transpose().map_err(table_error)?;
     let device = match (&args.device, &table) {
         (Some(_), _) if machine.is_some() => {
             return Err(Failure::Usage("--device and --adapter name two devices: give one".into()));

@@ -32,6 +32,11 @@ pub(crate) enum Part {
     Attention,
 }
 
+impl Part {
+    /// All.
+    pub const ALL: [Self; 5] = [Self::Fixed, Self::Tokens, Self::Rows, Self::Recurrent, Self::Attention];
+}
+
 /// What a part of a program adds to a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
@@ -139,10 +144,8 @@ impl<'a> Lowering<'a> {
         let mut seen = AllSeen::default();
         let sound = facts.fault().map_or(shared.model.graph.ops.len(), |(at, _)| at);
         let ops = &shared.model.graph.ops;
-        for index in 0..sound.min(ops.len()) {
-            if facts.parts.get(index) != Some(&part) {
-                continue;
-            }
+        let of_part = &facts.of_part[part as usize];
+        for index in of_part.iter().map(|index| *index as usize).take_while(|index| *index < sound) {
             if let Err(fault) = this.add(&mut sum, &mut seen, index, cuts) {
                 sum.fault = Some((index as u32, fault));
                 break;
