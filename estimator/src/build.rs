@@ -160,13 +160,23 @@ impl Placed {
         let kv = crate::kv::place(model, geometry, profile, &mut pool)?;
         slabs.extend(pool.slabs());
 
-        let mut pool =
-            Pool::new("recurrent", Segment::Recurrent, Role::Recurrent, limits.max_buffer_size, weights + slabs.len());
+        let mut pool = Pool::new(
+            "recurrent",
+            Segment::Recurrent,
+            Role::Recurrent,
+            limits.max_buffer_size,
+            weights + slabs.len(),
+        );
         let recurrent = crate::recurrent::place(model, geometry, profile, &mut pool)?;
         slabs.extend(pool.slabs());
 
-        let mut pool =
-            Pool::new("retained", Segment::Retained, Role::Retained, limits.max_buffer_size, weights + slabs.len());
+        let mut pool = Pool::new(
+            "retained",
+            Segment::Retained,
+            Role::Retained,
+            limits.max_buffer_size,
+            weights + slabs.len(),
+        );
         let snapshots = crate::retained::place(model, geometry, profile, &mut pool)?;
         slabs.extend(pool.slabs());
         Ok(Pools { slabs, kv, recurrent, snapshots })

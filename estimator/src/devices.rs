@@ -133,7 +133,9 @@ impl DeviceTable {
         let exact = entries.iter().find(|(name, _)| *name == wanted);
         let near: Vec<&str> = match exact {
             Some((_, entry)) => vec![entry],
-            None => entries.iter().filter(|(name, _)| name.contains(&wanted)).map(|(_, entry)| *entry).collect(),
+            None => {
+                entries.iter().filter(|(name, _)| name.contains(&wanted)).map(|(_, entry)| *entry).collect()
+            }
         };
         if near.is_empty() {
             return Self::standard();

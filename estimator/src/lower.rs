@@ -12,7 +12,7 @@ mod work;
 
 use bind::Draft;
 pub(crate) use family::{Family, Index, Members, begun};
-pub(crate) use summary::{Cuts, Named, Part, Summary};
+pub(crate) use summary::{Cuts, Masks, Named, Part, Summary};
 pub(crate) use tables::Tables;
 
 use crate::error::PlanError;
@@ -79,8 +79,6 @@ pub(crate) struct Lowering<'a> {
     vectors: View,
     /// Vectors of the op at hand that are said to stand further on than they do, the `i`th by `1 << i`.
     moved: Vec<VectorId>,
-    /// Which words of attention's parameters follow which vectors, by its kind and what follows its label.
-    masks: FxHashMap<(u32, &'static str), Arc<[u32]>>,
     /// Of families of experts, by the rows of an expert and whether there is a bias.
     steps: FxHashMap<(u32, bool), Arc<Steps>>,
     /// Whether a draft may stand for many dispatches: a sum is asked for and not a program.
@@ -114,7 +112,6 @@ impl<'a> Lowering<'a> {
             sorted: FxHashMap::default(),
             vectors,
             moved: Vec::new(),
-            masks: FxHashMap::default(),
             steps: FxHashMap::default(),
             summed: false,
             op: 0,

@@ -181,7 +181,11 @@ impl Memo {
         let mut begun = Vec::new();
         for (index, family) in sum.families.iter().enumerate() {
             for base in Members::new(family, &sum.layers, classes).bases() {
-                if family.is_one() { take(&mut words, &base) } else { begun.push((words.number(&base), index)) }
+                if family.is_one() {
+                    take(&mut words, &base)
+                } else {
+                    begun.push((words.number(&base), index))
+                }
             }
         }
         let kernels = std::mem::take(&mut sum.kernels).into_iter().map(|kernel| {
@@ -217,9 +221,9 @@ impl Memo {
             let members = known.sum.families.iter().map(|f| Members::new(f, &known.sum.layers, classes));
             old.extend(members.filter(|members| !members.is_one()));
         }
-        let made = readers.iter().flat_map(|sum| {
-            sum.families.iter().map(|family| Members::new(family, &sum.layers, classes))
-        });
+        let made = readers
+            .iter()
+            .flat_map(|sum| sum.families.iter().map(|family| Members::new(family, &sum.layers, classes)));
         let made: Vec<Members<'_>> = made.collect();
         let ids_begun = programs.iter().filter_map(|known| known.id).collect();
         let begun = kept(&self.begun, ids_begun, |_| {

@@ -3,7 +3,7 @@
 use crate::alike::{self, Classes};
 use crate::error::PlanError;
 use crate::groups::Groups;
-use crate::lower::Part;
+use crate::lower::{Masks, Part};
 use crate::plan::{Role, Segment, VectorPlace, View};
 use crate::pool::{Pool, Slab};
 use crate::vectors;
@@ -12,6 +12,7 @@ use plimsoll_kernels::{AttentionShape, Profile};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{Op, Rows, StateId, TensorId};
 use rustc_hash::FxHashMap;
+use std::sync::RwLock;
 
 /// The weights of a model on a profile, placed, and the facts of its graph.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(crate) struct Prepared {
     /// The most tokens of a step and the most logit rows whose tensors fit bindings and buffers: more are refused.
     pub most_rows: (u32, u32),
     pub facts: Facts,
+    /// What has been found out of attention so far.
+    pub masks: RwLock<Masks>,
 }
 
 impl Prepared {
@@ -60,6 +63,7 @@ impl Prepared {
             longest_row,
             most_rows,
             facts,
+            masks: RwLock::default(),
         })
     }
 }

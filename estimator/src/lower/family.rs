@@ -209,7 +209,8 @@ impl<'a> Members<'a> {
     /// Whether these are the parameters of one of them.
     pub fn holds(&self, words: &[u32]) -> bool {
         let Family { base, .. } = self.family;
-        let alike = |(i, (ours, word)): (usize, (&u32, &u32))| ours == word || self.family.varies(i) != (0, 0, 0);
+        let alike =
+            |(i, (ours, word)): (usize, (&u32, &u32))| ours == word || self.family.varies(i) != (0, 0, 0);
         base.len() == words.len()
             && base.iter().zip(words).enumerate().all(alike)
             && self.words().any(|ours| ours == words)
@@ -278,7 +279,9 @@ fn union(members: &[Members<'_>]) -> u64 {
     match members {
         [] => 0,
         [one, others @ ..] if others.iter().all(|other| other.is(one)) => one.count(),
-        [one, others @ ..] if others.iter().all(|other| other.is_but_for_layers(one)) && one.tells_classes() => {
+        [one, others @ ..]
+            if others.iter().all(|other| other.is_but_for_layers(one)) && one.tells_classes() =>
+        {
             let mut layers: Vec<u32> = members.iter().flat_map(|m| m.layers).copied().collect();
             layers.sort_unstable();
             layers.dedup();

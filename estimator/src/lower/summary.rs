@@ -9,13 +9,14 @@ use super::family::Layers;
 use super::{Draft, Family, Lowering, Scratch, Shared};
 use crate::alike::Class;
 use crate::error::PlanError;
+use crate::memo::read;
 use crate::plan::{KvPlan, KvSegment};
 use plimsoll_kernels::Kernel;
 use plimsoll_models::Model;
 use plimsoll_models::graph::Op;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// Ops by what their lowering looks at, beside the model, the profile and the most tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +63,9 @@ pub(crate) struct Summary {
     pub broken: Option<(u32, PlanError)>,
 }
 
+/// Which words of attention's parameters follow which vectors, by its kind and what follows its label.
+pub(crate) type Masks = FxHashMap<(u32, &'static str), Arc<[u32]>>;
+
 /// The name of a dispatch, that most never need.
 #[derive(Clone, Debug)]
 pub(crate) enum Named {
@@ -107,12 +111,8 @@ impl Cuts {
     }
 }
 
-/// What has been lowered, by kind and class and by how pages are cut.
-#[derive(Default)]
-struct AllSeen {
-    kinds: FxHashMap<(u32, u32), Seen>,
-    classes: FxHashSet<(u32, u32)>,
-}
+/// What has been lowered, by kind and by how pages are cut.
+type AllSeen = FxHashMap<(u32, u32), Seen>;
 
 /// What an op adds where another of its kind has been lowered.
 struct Seen {
@@ -184,12 +184,13 @@ impl<'a> Lowering<'a> {
             Some((Class { kind, class }, cut)) => (Some((class, cut)), Some((kind, cut))),
             None => (None, None),
         };
-        if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind)) {
+        if let Some(alike) = kind.and_then(|kind| seen.get(&kind)) {
             // Its parameters are in the sum, but for where its vectors stand.
             if let Some(layers) = alike.layers.and_then(|layers| sum.layers.get_mut(layers))
-                && let Some((class, _)) = class.filter(|class| seen.classes.insert(*class))
+                && let Some((class, _)) = class
+                && let Err(at) = layers.binary_search(&class)
             {
-                layers.push(class);
+                layers.insert(at, class);
             }
             match op {
                 Op::Attention { attention, .. } => self.expect_writer(label, attention)?,
@@ -215,7 +216,7 @@ impl<'a> Lowering<'a> {
             self.settle(sum);
             self.drafts = products;
         }
-        let Some((kind, (class, cut))) = kind.zip(class) else {
+        let Some((kind, (class, _))) = kind.zip(class) else {
             self.settle(sum);
             return Ok(());
         };
@@ -225,13 +226,12 @@ impl<'a> Lowering<'a> {
             if self.drafts.iter().any(|draft| draft.family.as_ref().is_some_and(Family::follows)) {
                 layers = Some(sum.layers.len());
                 sum.layers.push(vec![class]);
-                seen.classes.insert((class, cut));
             }
         }
         let largest = self.settle(sum);
         let made = if matches!(op, Op::Experts { .. }) { self.scratch.len() } else { before };
         let scratch = self.scratch.iter().skip(made).map(|s| s.0).collect();
-        seen.kinds.insert(kind, Seen { scratch, largest, layers });
+        seen.insert(kind, Seen { scratch, largest, layers });
         Ok(())
     }
 
@@ -242,12 +242,12 @@ impl<'a> Lowering<'a> {
         let places = prepared.facts.classes.places(class);
         // All dispatches of attention that are named alike have their vectors in the same words, whatever the step.
         let attention = matches!(op, Op::Attention { .. });
-        if attention && self.drafts.iter().all(|d| self.masks.contains_key(&(kind, d.suffix))) {
-            for draft in &mut self.drafts {
-                if let Some(masks) = self.masks.get(&(kind, draft.suffix)) {
-                    draft.follow(masks, places, layers);
-                }
-            }
+        let known = |masks: &Masks| {
+            let of = |draft: &Draft<'_>| masks.get(&(kind, draft.suffix)).cloned();
+            self.drafts.iter().map(of).collect::<Option<Vec<_>>>()
+        };
+        if let Some(known) = attention.then(|| read(&prepared.masks, known)).flatten() {
+            self.drafts.iter_mut().zip(&known).for_each(|(draft, masks)| draft.follow(masks, places, layers));
             return Ok(());
         }
         let drafts = std::mem::take(&mut self.drafts);
@@ -258,10 +258,12 @@ impl<'a> Lowering<'a> {
         self.scratch.truncate(made);
         let moved = std::mem::replace(&mut self.drafts, drafts);
         for (draft, moved) in self.drafts.iter_mut().zip(&moved) {
-            let masks: Arc<[u32]> = draft.base().iter().zip(moved.base()).map(|(a, b)| b.wrapping_sub(*a)).collect();
+            let masks: Arc<[u32]> =
+                draft.base().iter().zip(moved.base()).map(|(a, b)| b.wrapping_sub(*a)).collect();
             draft.follow(&masks, places, layers);
             if attention {
-                self.masks.insert((kind, draft.suffix), masks);
+                let mut kept = prepared.masks.write().unwrap_or_else(PoisonError::into_inner);
+                kept.insert((kind, draft.suffix), masks);
             }
         }
         Ok(())
