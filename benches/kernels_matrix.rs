@@ -99,6 +99,8 @@ fn product(bench: &Bench, format: Format, n: u32, k: u32, t: u32) -> Work {
         bias: None,
         unit: Unit::Tokens,
         max_rows: t,
+        norm: None,
+        gate: None,
     };
     let (step, shape) = step_of(t);
     let operands = vec![

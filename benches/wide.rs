@@ -69,6 +69,8 @@ impl Bench {
             bias: None,
             unit: Unit::Tokens,
             max_rows: t,
+            norm: None,
+            gate: None,
         };
         let mut words = vec![0; step::HEADER_WORDS as usize];
         words[step::HEADER_TOKENS as usize] = t;

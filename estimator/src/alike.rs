@@ -3,9 +3,11 @@
 //! Layers of a model differ in little but where their weights and their states stand, and a stack of experts is a
 //! thousand dispatches in each of them.
 
+use crate::folds::{Fold, Takes};
 use crate::groups::{Groups, stacks};
 use crate::plan::{VectorPlace, View};
 use plimsoll_kernels::Record;
+use plimsoll_kernels::ops::gate::Activation;
 use plimsoll_models::Model;
 use plimsoll_models::graph::{Attention, HeadNorm, Op, Rows, StateId, TensorId, VectorId};
 use plimsoll_models::model::State;
@@ -29,7 +31,10 @@ struct Reads {
 type Len = (Option<u32>, usize);
 
 /// Vectors of an op, beyond which it has no class.
-const MOST_VECTORS: usize = 31;
+const MOST_VECTORS: usize = 24;
+
+/// Values by which a product reads the weight of a norm that it takes in.
+pub(crate) const QUAD: u32 = 4;
 
 /// A stack of matrices, and whether it has a bias.
 #[derive(PartialEq, Eq, Hash)]
@@ -42,7 +47,7 @@ struct Stack {
 }
 
 /// The classes of a model's ops.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Classes {
     /// Of each op with matrices, a state or attention.
     ops: Vec<Option<Class>>,
@@ -58,7 +63,8 @@ impl Classes {
         *self.ops.get(op)?
     }
 
-    /// Where the vectors of a class stand: the word of each vector of [`Op::vectors`].
+    /// Where the vectors of a class stand: the word of each vector of [`Op::vectors`],
+    /// and of the norm that is taken in the fourth of it.
     pub fn places(&self, class: u32) -> &[u32] {
         self.places.get(class as usize).map_or(&[], Vec::as_slice)
     }
@@ -157,6 +163,35 @@ pub(crate) fn classes(model: &Model, groups: &Groups, vectors: &[View], places: 
             found.places.len() as u32 - 1
         });
         found.ops.push(Some(Class { kind, class }));
+    }
+    found
+}
+
+/// What tells products apart that take others in, beside what tells them apart alone.
+type Taking = (u32, Option<(bool, u32)>, Option<Activation>);
+
+/// The classes where ops are folded into others: products that take others in are alike where they are so alone and take
+/// in the same. The numbers of the others stay.
+pub(crate) fn folded(classes: &Classes, folds: &[Fold], places: &[VectorPlace]) -> Classes {
+    let mut found = classes.clone();
+    let mut kinds: FxHashMap<Taking, u32> = FxHashMap::default();
+    let mut known: FxHashMap<(u32, u32, Option<u32>), u32> = FxHashMap::default();
+    for (op, fold) in folds.iter().enumerate() {
+        let (Some(class), Fold::Takes(Takes { norm, gate })) = (classes.of(op), fold) else { continue };
+        let taking = (class.kind, norm.map(|n| (n.plus_one, n.eps.to_bits())), gate.map(|g| g.activation));
+        let kind = *kinds.entry(taking).or_insert_with(|| {
+            found.kinds.push(0);
+            found.kinds.len() as u32 - 1
+        });
+        // Kernels read the weight of a norm by fours.
+        let quad = norm.and_then(|n| places.get(n.weight.0 as usize)).map(|place| place.word / QUAD);
+        let class = *known.entry((kind, class.class, quad)).or_insert_with(|| {
+            found.kinds[kind as usize] += 1;
+            let places = classes.places(class.class).iter().copied().chain(quad).collect();
+            found.places.push(places);
+            found.places.len() as u32 - 1
+        });
+        found.ops[op] = Some(Class { kind, class });
     }
     found
 }

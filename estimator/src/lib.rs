@@ -15,6 +15,7 @@ pub mod coefficients;
 pub mod company;
 pub mod devices;
 pub mod error;
+mod folds;
 pub mod geometry;
 mod groups;
 pub mod html;

@@ -16,10 +16,11 @@ pub(crate) use summary::{Cuts, Masks, Named, Part, Summary};
 pub(crate) use tables::Tables;
 
 use crate::error::PlanError;
+use crate::folds::{Fold, Takes};
 use crate::geometry::Geometry;
 use crate::groups::{pieces, stacks};
 use crate::plan::{KvPlan, Program, RecurrentPlan, Shard, TOP_K, VectorPlace, View, WeightGroup, When};
-use crate::prepare::Prepared;
+use crate::prepare::{Ops, Prepared};
 use family::Steps;
 use plimsoll_kernels::ops::{
     activate, add, clamped_gate, embed, gate, linear, multiply, rms_norm, scale, select_rows, softcap, top_k,
@@ -75,10 +76,12 @@ pub(crate) struct Lowering<'a> {
     /// The sorted table of each routing, by tile.
     sorted: FxHashMap<(TensorId, u32), usize>,
     op: u32,
+    /// What the op at hand does beside itself.
+    takes: Takes,
     /// The window of vectors that the op at hand looks at.
     vectors: View,
-    /// Vectors of the op at hand that are said to stand further on than they do, the `i`th by `1 << i`.
-    moved: Vec<VectorId>,
+    /// Vectors of the op at hand that are said to stand further on than they do, the `i`th by `1 << i` times its unit.
+    moved: Vec<(VectorId, u32)>,
     /// Of families of experts, by the rows of an expert and whether there is a bias.
     steps: FxHashMap<(u32, bool), Arc<Steps>>,
     /// Whether a draft may stand for many dispatches: a sum is asked for and not a program.
@@ -115,7 +118,18 @@ impl<'a> Lowering<'a> {
             steps: FxHashMap::default(),
             summed: false,
             op: 0,
+            takes: Takes::default(),
         }
+    }
+
+    /// Whether the program is for few tokens.
+    fn is_narrow(&self) -> bool {
+        self.max_tokens <= NARROW
+    }
+
+    /// What its ops touch.
+    fn ops(&self) -> &'a Ops {
+        self.shared.prepared.facts.ops(self.is_narrow())
     }
 
     /// Lowers the op of this index.
@@ -125,6 +139,11 @@ impl<'a> Lowering<'a> {
             return Err(fault.clone());
         }
         let (label, op) = &self.shared.model.graph.ops[index];
+        self.takes = match facts.folds.get(index) {
+            Some(Fold::Taken) if self.is_narrow() => return Ok(()),
+            Some(Fold::Takes(takes)) if self.is_narrow() => *takes,
+            _ => Takes::default(),
+        };
         self.op = index as u32;
         self.vectors = facts.windows[index];
         self.lower(label, op)
@@ -335,10 +354,19 @@ impl<'a> Lowering<'a> {
         let flops_per_row = 2 * u64::from(record.cols()) * u64::from(max_rows);
         let most = (self.shared.profile.work_budget / flops_per_row.max(1)).max(1);
         let pieces: Vec<Shard> = group.shards.iter().flat_map(|s| pieces(s, &record, most)).collect();
+        let Takes { norm, gate } = self.takes;
+        let (x, out) = (norm.map_or(x, |norm| norm.x), gate.map_or(out, |gate| gate.out));
+        let norm = match norm {
+            None => None,
+            Some(norm) => {
+                let weight = self.vector(label, norm.weight)?;
+                Some(linear::Norm { weight, plus_one: norm.plus_one, eps: norm.eps })
+            }
+        };
         for piece in pieces {
             let args = linear::Args {
                 format: record.format(),
-                n: piece.rows,
+                n: if gate.is_some() { piece.rows / 2 } else { piece.rows },
                 k: record.cols(),
                 x_stride: self.width(x),
                 out_stride: self.width(out),
@@ -347,6 +375,8 @@ impl<'a> Lowering<'a> {
                 bias: bias.map(|b| b + piece.first_row),
                 unit: self.unit(out),
                 max_rows,
+                norm,
+                gate: gate.map(|gate| gate.activation),
             };
             let operands = vec![
                 Operand::View(piece.view),
@@ -363,7 +393,7 @@ impl<'a> Lowering<'a> {
     fn sample(&mut self, when: When, k: u32) -> Result<usize, PlanError> {
         let logits = self.shared.model.graph.logits;
         let at = "sampling";
-        if !self.shared.prepared.facts.is_alive(logits) {
+        if !self.ops().is_alive(logits) {
             return Err(PlanError::graph(at, "the logits are never written"));
         }
         self.expect_width(at, logits, self.shared.model.vocab)?;
@@ -408,8 +438,8 @@ impl<'a> Lowering<'a> {
 
     fn vector(&self, label: &str, id: VectorId) -> Result<u32, PlanError> {
         let word = self.place(label, id)?.word;
-        let moved = self.moved.iter().position(|moved| *moved == id);
-        Ok(moved.map_or(word, |i| word.wrapping_add(1u32.wrapping_shl(i as u32))))
+        let moved = (0..).zip(&self.moved).find(|(_, (moved, _))| *moved == id);
+        Ok(moved.map_or(word, |(i, (_, unit))| word.wrapping_add(unit.wrapping_shl(i))))
     }
 
     fn place(&self, label: &str, id: VectorId) -> Result<VectorPlace, PlanError> {

@@ -6,7 +6,7 @@ use crate::alike::Classes;
 use crate::build::Cut;
 use crate::error::PlanError;
 use crate::geometry::Geometry;
-use crate::lower::{Family, Index, Lowering, Members, Part, Scratch, Shared, Summary, begun};
+use crate::lower::{Family, Index, Lowering, Members, NARROW, Part, Scratch, Shared, Summary, begun};
 use crate::marks::Marks;
 use crate::pricer::Price;
 use plimsoll_kernels::Kernel;
@@ -131,6 +131,10 @@ impl Memo {
                 tokens = 0;
                 0
             }
+            Part::Taken => {
+                tokens = (max_tokens > NARROW).into();
+                0
+            }
             Part::Tokens => 0,
             Part::Rows => {
                 inputs[..2].copy_from_slice(&[step.ids, step.rows]);
@@ -148,7 +152,7 @@ impl Memo {
             }
         };
         kept(&self.parts, PartKey { part, max_tokens: tokens, logit_rows, inputs }, |_| {
-            let classes = &shared.prepared.facts.classes;
+            let classes = shared.prepared.facts.places();
             Arc::new(self.known(classes, Lowering::summary(shared, part, max_tokens, None)))
         })
     }

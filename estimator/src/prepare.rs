@@ -2,6 +2,7 @@
 
 use crate::alike::{self, Classes};
 use crate::error::PlanError;
+use crate::folds::{Fold, folds};
 use crate::groups::Groups;
 use crate::lower::{Masks, Part};
 use crate::plan::{Role, Segment, VectorPlace, View};
@@ -48,7 +49,10 @@ impl Prepared {
         let matrix_bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
         let longest_row = groups.all.iter().map(|g| g.record.stride()).max().unwrap_or(0);
         let (vector_places, vectors) = vectors::place(model, profile, &mut slabs)?;
-        let facts = Facts::new(model, &groups, &vectors, &vector_places);
+        let mut facts = Facts::new(model, profile, &groups, &vectors, &vector_places);
+        for (index, part) in (0..).zip(&facts.parts) {
+            facts.of_part[*part as usize].push(index);
+        }
         let bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
         let most_rows = most_rows(model, profile, &facts);
         let largest = slabs.iter().max_by_key(|s| s.bytes).copied();
@@ -73,7 +77,7 @@ fn most_rows(model: &Model, profile: &Profile, facts: &Facts) -> (u32, u32) {
     let limits = &profile.limits;
     let have = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let (mut token, mut row) = (1u64, 1u64);
-    for (tensor, alive) in model.graph.tensors.iter().zip(&facts.alive) {
+    for (tensor, alive) in model.graph.tensors.iter().zip(&facts.wide.alive) {
         let width = if alive.is_some() { u64::from(tensor.width) } else { 0 };
         match tensor.rows {
             Rows::Tokens => token = token.max(width),
@@ -88,18 +92,18 @@ fn most_rows(model: &Model, profile: &Profile, facts: &Facts) -> (u32, u32) {
 /// What a graph says of itself, whatever the step.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// First and last op that touch each tensor.
-    pub alive: Vec<Option<(u32, u32)>>,
+    /// In programs for many tokens.
+    pub wide: Ops,
+    /// In programs for few, where some ops are [folded](crate::folds) into others.
+    pub narrow: Ops,
+    /// What becomes of each op in those.
+    pub folds: Vec<Fold>,
     /// The window of vectors each op looks at, as far as the graph is sound.
     pub windows: Vec<View>,
     /// What each op's lowering depends on.
     pub parts: Vec<Part>,
     /// The ops of each part.
     pub of_part: [Vec<u32>; Part::ALL.len()],
-    /// When tensors begin to be alive and when they no longer are, in the order of the ops, those that end there first.
-    pub changes: Vec<(u32, bool, u32)>,
-    /// Which ops are lowered alike.
-    pub classes: Classes,
     /// Heads of every state and of every attention op; `None` for a recurrent state. Each once.
     pub shapes: Vec<Option<AttentionShape>>,
     /// Operations for a row of queries and a key of the dearest attention, where there is any.
@@ -110,8 +114,25 @@ pub(crate) struct Facts {
     fault: Option<(usize, PlanError)>,
 }
 
+/// What the ops of a program touch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ops {
+    /// First and last op that touch each tensor.
+    pub alive: Vec<Option<(u32, u32)>>,
+    /// When tensors begin to be alive and when they no longer are, in the order of the ops, those that end there first.
+    pub changes: Vec<(u32, bool, u32)>,
+    /// Which ops are lowered alike.
+    pub classes: Classes,
+}
+
 impl Facts {
-    fn new(model: &Model, groups: &Groups, vectors: &[View], places: &[VectorPlace]) -> Self {
+    fn new(
+        model: &Model,
+        profile: &Profile,
+        groups: &Groups,
+        vectors: &[View],
+        places: &[VectorPlace],
+    ) -> Self {
         let ops = &model.graph.ops;
         let readers = ops.iter().filter_map(|(_, op)| match op {
             Op::Attention { attention, .. } => Some(Some(attention.shape)),
@@ -127,62 +148,61 @@ impl Facts {
         let widths = shapes.iter().flatten().map(|s| 4 * u64::from(s.heads) * (u64::from(s.head_dim) + 1));
         let mut facts = Self {
             dearest: widths.max(),
-            alive: vec![None; model.graph.tensors.len()],
+            wide: Ops {
+                alive: vec![None; model.graph.tensors.len()],
+                changes: Vec::new(),
+                classes: alike::classes(model, groups, vectors, places),
+            },
+            narrow: Ops::default(),
+            folds: Vec::new(),
             windows: Vec::with_capacity(ops.len()),
             parts: ops.iter().map(|(_, op)| part(model, op)).collect(),
             of_part: std::array::from_fn(|_| Vec::new()),
-            changes: Vec::new(),
-            classes: alike::classes(model, groups, vectors, places),
             shapes,
             writers: FxHashMap::default(),
             fault: None,
         };
-        for (index, part) in (0..).zip(&facts.parts) {
-            facts.of_part[*part as usize].push(index);
-        }
         for (index, (label, op)) in (0..).zip(ops) {
             if let Op::Attention { attention, .. } = op
                 && attention.keys != Keys::Shared
             {
                 facts.writers.entry(attention.state).or_insert(index);
             }
-            let touched = facts.touch(index, label, op);
+            let touched = facts.wide.touch(index, label, (op.reads(), op.writes()));
             match touched.and_then(|()| window(label, op, vectors, places)) {
                 Ok(view) => facts.windows.push(view),
                 Err(fault) => {
                     facts.fault = Some((index as usize, fault));
+                    facts.narrow = facts.wide.clone();
                     return facts;
                 }
             }
         }
-        // The logits are sampled after the last op.
-        if let Some(Some((_, last))) = facts.alive.get_mut(model.graph.logits.0 as usize) {
-            *last = ops.len() as u32;
+        facts.folds = folds(model, groups, profile, vectors, places);
+        let narrow =
+            Ops::folded(model, &facts.folds, alike::folded(&facts.wide.classes, &facts.folds, places));
+        for (part, fold) in facts.parts.iter_mut().zip(&facts.folds) {
+            if *fold == Fold::Taken {
+                *part = Part::Taken;
+            }
         }
-        for (i, alive) in (0..).zip(&facts.alive) {
-            let Some((first, last)) = *alive else { continue };
-            facts.changes.extend([(first, true, i), (last.saturating_add(1), false, i)]);
+        match narrow {
+            Ok(narrow) => facts.narrow = narrow,
+            // Folds never read what nobody wrote; if they did, it is found here and not on a device.
+            Err(fault) => facts.fault = Some((ops.len().saturating_sub(1), fault)),
         }
-        facts.changes.sort_unstable();
+        facts.wide.finish(model);
         facts
     }
 
-    /// Records which tensors the op keeps alive, and that everything it reads was written.
-    fn touch(&mut self, index: u32, label: &str, op: &Op) -> Result<(), PlanError> {
-        for id in op.reads() {
-            match self.alive.get_mut(id.0 as usize) {
-                Some(Some((_, last))) => *last = index,
-                Some(None) => return Err(PlanError::graph(label, "a tensor is read before it is written")),
-                None => return Err(PlanError::graph(label, "no such tensor")),
-            }
-        }
-        for id in op.writes() {
-            let alive =
-                self.alive.get_mut(id.0 as usize).ok_or_else(|| PlanError::graph(label, "no such tensor"))?;
-            let first = alive.map_or(index, |(first, _)| first);
-            *alive = Some((first, index));
-        }
-        Ok(())
+    /// Where the vectors of each class stand: those of programs for many tokens have the same numbers in those for few.
+    pub fn places(&self) -> &Classes {
+        &self.narrow.classes
+    }
+
+    /// What the ops of a program for few or for many tokens touch.
+    pub fn ops(&self, narrow: bool) -> &Ops {
+        if narrow { &self.narrow } else { &self.wide }
     }
 
     /// The contradiction found at this op.
@@ -195,14 +215,76 @@ impl Facts {
         self.fault.as_ref().map(|(at, fault)| (*at, fault))
     }
 
-    /// Whether any op touches the tensor.
-    pub fn is_alive(&self, id: TensorId) -> bool {
-        matches!(self.alive.get(id.0 as usize), Some(Some(_)))
-    }
-
     /// Whether an op before this one writes the keys of a state.
     pub fn written_before(&self, state: StateId, op: u32) -> bool {
         self.writers.get(&state).is_some_and(|&writer| writer < op)
+    }
+}
+
+impl Ops {
+    /// Of a program in which ops are folded into others.
+    fn folded(model: &Model, folds: &[Fold], classes: Classes) -> Result<Self, PlanError> {
+        let alive = vec![None; model.graph.tensors.len()];
+        let mut this = Self { alive, changes: Vec::new(), classes };
+        for (index, ((label, op), fold)) in (0..).zip(model.graph.ops.iter().zip(folds)) {
+            let (mut reads, mut writes) = (op.reads(), op.writes());
+            match fold {
+                Fold::Stays => {}
+                Fold::Taken => continue,
+                Fold::Takes(takes) => {
+                    if let (Some(norm), Some(x)) = (takes.norm, reads.first_mut()) {
+                        *x = norm.x;
+                    }
+                    if let Some(gate) = takes.gate {
+                        writes = vec![gate.out];
+                    }
+                }
+            }
+            this.touch(index, label, (reads, writes))?;
+        }
+        this.finish(model);
+        Ok(this)
+    }
+
+    /// All ops have been touched.
+    fn finish(&mut self, model: &Model) {
+        // The logits are sampled after the last op.
+        if let Some(Some((_, last))) = self.alive.get_mut(model.graph.logits.0 as usize) {
+            *last = model.graph.ops.len() as u32;
+        }
+        for (i, alive) in (0..).zip(&self.alive) {
+            let Some((first, last)) = *alive else { continue };
+            self.changes.extend([(first, true, i), (last.saturating_add(1), false, i)]);
+        }
+        self.changes.sort_unstable();
+    }
+
+    /// Records which tensors the op keeps alive, and that everything it reads was written.
+    fn touch(
+        &mut self,
+        index: u32,
+        label: &str,
+        (reads, writes): (Vec<TensorId>, Vec<TensorId>),
+    ) -> Result<(), PlanError> {
+        for id in reads {
+            match self.alive.get_mut(id.0 as usize) {
+                Some(Some((_, last))) => *last = index,
+                Some(None) => return Err(PlanError::graph(label, "a tensor is read before it is written")),
+                None => return Err(PlanError::graph(label, "no such tensor")),
+            }
+        }
+        for id in writes {
+            let alive =
+                self.alive.get_mut(id.0 as usize).ok_or_else(|| PlanError::graph(label, "no such tensor"))?;
+            let first = alive.map_or(index, |(first, _)| first);
+            *alive = Some((first, index));
+        }
+        Ok(())
+    }
+
+    /// Whether any op touches the tensor.
+    pub fn is_alive(&self, id: TensorId) -> bool {
+        matches!(self.alive.get(id.0 as usize), Some(Some(_)))
     }
 }
 

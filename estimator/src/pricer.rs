@@ -195,7 +195,7 @@ impl<'a> Pricer<'a> {
             if resident.saturating_add(room.peak) > most {
                 return Err(Stop::Beyond);
             }
-            let known = [Part::Fixed, Part::Tokens, Part::Rows, Part::Recurrent]
+            let known = [Part::Fixed, Part::Taken, Part::Tokens, Part::Rows, Part::Recurrent]
                 .map(|part| memo.part(&shared, part, size));
             let readers_here = Lowering::summary(&shared, Part::Attention, size, Some(&cuts));
             let sums = || known.iter().map(|k| &k.sum).chain([&readers_here]);
@@ -225,7 +225,7 @@ impl<'a> Pricer<'a> {
             programs.extend(known.into_iter().skip(usize::from(!programs.is_empty())));
             readers.push(readers_here);
         }
-        let (params, pipelines) = memo.count(&prepared.facts.classes, &programs, &readers, &cut);
+        let (params, pipelines) = memo.count(prepared.facts.places(), &programs, &readers, &cut);
         crate::images::widen(&mut arena, model, geometry, profile.limits.max_buffer_size)?;
         let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
         let largest = largest.map(|(bytes, op, name)| (bytes, name.of(model, op)));

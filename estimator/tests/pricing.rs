@@ -133,7 +133,7 @@ fn deep_models_are_planned_in_little_time() {
     let begin = std::time::Instant::now();
     let plan = Plan::new(&model, &Geometry::default_for(4096), &Profile::webgpu_default()).unwrap();
     eprintln!("4,096 layers in {:?}", begin.elapsed());
-    assert!(plan.programs[0].dispatches.len() > 4096 * 8);
+    assert!(plan.programs[0].dispatches.len() >= 4096 * 6);
     assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
 }
 

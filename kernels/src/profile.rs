@@ -86,6 +86,9 @@ pub struct Tuning {
     pub mat_vec_workgroup: u32,
     /// Weight rows one mat-vec workgroup computes.
     pub mat_vec_rows: u32,
+    /// Most values of the matrices of a product that takes in the norm before it: each of its workgroups norms the row for
+    /// itself, which a dispatch less has to be worth.
+    pub norm_values: u32,
     /// Whether the mat-mat stages tiles in workgroup memory (GPUs) or keeps to registers (CPU drivers).
     pub mat_mat_shared: bool,
     /// Invocations of the row-wise kernels (norms, sampling).
@@ -139,6 +142,9 @@ impl Profile {
                 reduce,
                 mat_vec_workgroup: lanes,
                 mat_vec_rows: if low >= 8 { 32 } else { 8 },
+                // Measured on lavapipe: a dispatch costs some 70 µs of waking its threads, and the weight of a norm some
+                // 25 ns for 32 values of 32 rows on one of two threads, so 5.7 million values are even.
+                norm_values: 4 << 20,
                 mat_mat_shared: false,
                 row_workgroup: lanes,
                 // Four keys a lane: each query load is used four times.
@@ -155,6 +161,8 @@ impl Profile {
                 reduce,
                 mat_vec_workgroup: 64,
                 mat_vec_rows: 4,
+                // Not measured on a GPU yet.
+                norm_values: 8 << 20,
                 mat_mat_shared: true,
                 row_workgroup: 128,
                 attention_workgroup: 64,

@@ -224,6 +224,8 @@ fn calls(profile: &Profile) -> Vec<Call> {
             bias: None,
             unit,
             max_rows,
+            norm: None,
+            gate: None,
         };
         calls.push(linear::plan(profile, &args));
     }

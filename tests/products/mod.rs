@@ -86,12 +86,15 @@ pub fn product(format: Format, n: u32, k: u32, t: u32) -> linear::Args {
         bias: None,
         unit: Unit::Tokens,
         max_rows: t,
+        norm: None,
+        gate: None,
     }
 }
 
 /// Runs a product for `t` rows and compares: every value within rounding, everything else untouched.
 pub fn check_product(lone: &LoneKernel, call: &Call, args: &linear::Args, t: u32) -> Vec<u8> {
-    let weights = records(args.format, args.n, args.k, u64::from(args.n * 131 + args.k));
+    let sides = if args.gate.is_some() { 2 } else { 1 };
+    let weights = records(args.format, sides * args.n, args.k, u64::from(args.n * 131 + args.k));
     let x = spaced(t, args.k, args.x_stride, 7);
     check_product_of(lone, call, args, t, &weights, &x)
 }
@@ -106,7 +109,9 @@ pub fn check_product_of(
     x: &[f32],
 ) -> Vec<u8> {
     let what = format!("{} n {} k {} t {t}", call.kernel.name(), args.n, args.k);
-    let vectors = noise((args.bias.unwrap_or(0) + args.n) as usize, 3);
+    let biases = args.bias.unwrap_or(0) + 2 * args.n;
+    let weighed = args.norm.map_or(0, |norm| norm.weight + args.k);
+    let vectors = noise(biases.max(weighed).next_multiple_of(4) as usize, 3);
     let mut expected = vec![f32::from_bits(POISON); (t * args.out_stride) as usize];
     if args.accumulate {
         for row in expected.chunks_exact_mut(args.out_stride as usize) {
@@ -115,8 +120,12 @@ pub fn check_product_of(
     }
     let before = expected.clone();
     linear::twin(args, t as usize, weights, x, &vectors, &mut expected);
-    let operands =
-        [Data::Bytes(weights.to_vec()), Data::F32(x.to_vec()), Data::F32(before.clone()), Data::F32(vectors)];
+    let operands = [
+        Data::Bytes(weights.to_vec()),
+        Data::F32(x.to_vec()),
+        Data::F32(before.clone()),
+        Data::F32(vectors.clone()),
+    ];
     let got = lone
         .run(call, &header(t, 0), &operands, &shape(t, 0), None)
         .unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -134,17 +143,41 @@ pub fn check_product_of(
         }
         // Sums of f32 in any order: a few units in the last place of the sum of magnitudes.
         let stride = record.stride() as usize;
-        record.decode(&weights[(column - args.out_column) as usize * stride..][..stride], &mut w);
-        let x = &x[(row * args.x_stride) as usize..][..args.k as usize];
-        let size: f32 = w.iter().zip(x).map(|(w, x)| (w * x).abs()).sum();
-        let bound = 1e-5 * (size + 1e-3 * expected.abs())
-            + if args.bias.is_some() || args.accumulate { 1e-6 } else { 0.0 };
+        let x = taken_in(args, &x[(row * args.x_stride) as usize..][..args.k as usize], &vectors);
+        let mut side = |n: u32| {
+            record.decode(&weights[n as usize * stride..][..stride], &mut w);
+            let size: f32 = w.iter().zip(&x).map(|(w, x)| (w * x).abs()).sum();
+            let dot: f32 = w.iter().zip(&x).map(|(w, x)| w * x).sum();
+            (dot + args.bias.map_or(0.0, |at| vectors[(at + n) as usize]), 1e-5 * size)
+        };
+        let n = column - args.out_column;
+        let (_, off) = side(n);
+        let off = match args.gate {
+            None => off,
+            // No activation is steeper than 1.2 here, nor further from zero than its argument.
+            Some(_) => {
+                let ((gate, gate_off), (up, up_off)) = (side(n), side(args.n + n));
+                1.2 * (gate_off * (up.abs() + up_off) + up_off * gate.abs()) + 1e-6 * expected.abs()
+            }
+        };
+        let bound = off
+            + 1e-8 * expected.abs()
+            + if args.bias.is_some() || args.accumulate || args.gate.is_some() { 1e-6 } else { 0.0 };
         assert!(
             (got - expected).abs() <= bound,
             "{what}: ({row}, {column}): {got} is not {expected} ± {bound}"
         );
     }
     got.concat()
+}
+
+/// A row of x after the norm on its way in.
+fn taken_in(args: &linear::Args, x: &[f32], vectors: &[f32]) -> Vec<f32> {
+    let Some(norm) = args.norm else { return x.to_vec() };
+    let mean = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + f64::from(norm.eps)).sqrt();
+    let weight = vectors[norm.weight as usize..].iter().map(|w| w + if norm.plus_one { 1.0 } else { 0.0 });
+    x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale * f64::from(w)) as f32).collect()
 }
 
 /// Two row lengths of a format: an odd number of blocks, and whatever else is awkward.

@@ -88,7 +88,7 @@ impl Lowering<'_> {
     /// Bytes that a tensor takes in this program; none where nothing touches it.
     pub(super) fn tensor_bytes(&self, index: usize) -> u64 {
         let id = TensorId(index as u32);
-        if !self.shared.prepared.facts.is_alive(id) {
+        if !self.ops().is_alive(id) {
             return 0;
         }
         u64::from(self.rows(id)).saturating_mul(u64::from(self.width(id)).saturating_mul(4))
@@ -97,7 +97,7 @@ impl Lowering<'_> {
     /// What goes in the arena: every tensor (one that nothing touches keeps a place so that ids stay indices), then
     /// these scratches.
     fn items(&self, scratch: &[Scratch]) -> Vec<Item> {
-        let alive = self.shared.prepared.facts.alive.iter().enumerate();
+        let alive = self.ops().alive.iter().enumerate();
         let tensors = alive.map(|(i, alive)| {
             let (first, last) = alive.unwrap_or((0, 0));
             Item { bytes: self.tensor_bytes(i), first, last }
@@ -160,7 +160,7 @@ impl Lowering<'_> {
     /// The most bytes of tensors alive at one op: no packing takes less.
     pub(super) fn peak(&self) -> u64 {
         let (mut now, mut most) = (0u128, 0u128);
-        for &(_, begins, tensor) in &self.shared.prepared.facts.changes {
+        for &(_, begins, tensor) in &self.ops().changes {
             let bytes = self.tensor_bytes(tensor as usize);
             now = if begins { now + u128::from(bytes) } else { now.saturating_sub(bytes.into()) };
             most = most.max(now);

@@ -7,7 +7,7 @@ use super::bind::Widest;
 use super::experts::SORT;
 use super::family::Layers;
 use super::{Draft, Family, Lowering, Scratch, Shared};
-use crate::alike::Class;
+use crate::alike::{Class, QUAD};
 use crate::error::PlanError;
 use crate::memo::read;
 use crate::plan::{KvPlan, KvSegment};
@@ -23,6 +23,8 @@ use std::sync::{Arc, PoisonError};
 pub(crate) enum Part {
     /// Not even at those.
     Fixed,
+    /// Not even at those, in programs for many tokens; in those for few another op does it.
+    Taken,
     /// At nothing more.
     Tokens,
     /// At how many logit rows there are, and at the tables of ids and rows. Sampling is of this part.
@@ -35,7 +37,8 @@ pub(crate) enum Part {
 
 impl Part {
     /// All.
-    pub const ALL: [Self; 5] = [Self::Fixed, Self::Tokens, Self::Rows, Self::Recurrent, Self::Attention];
+    pub const ALL: [Self; 6] =
+        [Self::Fixed, Self::Taken, Self::Tokens, Self::Rows, Self::Recurrent, Self::Attention];
 }
 
 /// What a part of a program adds to a plan.
@@ -221,7 +224,7 @@ impl<'a> Lowering<'a> {
             return Ok(());
         };
         let mut layers = None;
-        if self.shared.prepared.facts.classes.are_many(kind.0) {
+        if self.ops().classes.are_many(kind.0) {
             self.follow(index, (kind.0, class), sum.layers.len())?;
             if self.drafts.iter().any(|draft| draft.family.as_ref().is_some_and(Family::follows)) {
                 layers = Some(sum.layers.len());
@@ -239,7 +242,7 @@ impl<'a> Lowering<'a> {
     fn follow(&mut self, index: usize, (kind, class): (u32, u32), layers: usize) -> Result<(), PlanError> {
         let Shared { model, prepared, .. } = *self.shared;
         let Some((_, op)) = model.graph.ops.get(index) else { return Ok(()) };
-        let places = prepared.facts.classes.places(class);
+        let places = prepared.facts.places().places(class);
         // All dispatches of attention that are named alike have their vectors in the same words, whatever the step.
         let attention = matches!(op, Op::Attention { .. });
         let known = |masks: &Masks| {
@@ -252,7 +255,8 @@ impl<'a> Lowering<'a> {
         }
         let drafts = std::mem::take(&mut self.drafts);
         let made = self.scratch.len();
-        self.moved = op.vectors();
+        self.moved = op.vectors().into_iter().map(|id| (id, 1)).collect();
+        self.moved.extend(self.takes.norm.map(|norm| (norm.weight, QUAD)));
         self.lower_at(index)?;
         self.moved.clear();
         self.scratch.truncate(made);
@@ -271,7 +275,7 @@ impl<'a> Lowering<'a> {
 
     /// The class of an op, and of attention how the pages of its layer are cut.
     pub(super) fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(Class, u32)> {
-        let class = self.shared.prepared.facts.classes.of(index)?;
+        let class = self.ops().classes.of(index)?;
         let Op::Attention { attention, .. } = op else { return Some((class, 0)) };
         let layers = &self.shared.kv.layers;
         let layer = layers.binary_search_by_key(&attention.state, |l| l.state).ok()?;
@@ -293,7 +297,7 @@ impl<'a> Lowering<'a> {
             Cow::Borrowed(_) => Named::Op(draft.suffix),
             Cow::Owned(label) => Named::Own(format!("{label}{}", draft.suffix)),
         };
-        if self.shared.prepared.facts.parts.get(op as usize) == Some(&Part::Fixed) {
+        if let Some(Part::Fixed | Part::Taken) = self.shared.prepared.facts.parts.get(op as usize) {
             for draft in &drafts {
                 sum.widest.insert(self.widest(draft), (op, name(draft)));
             }

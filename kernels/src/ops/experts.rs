@@ -267,7 +267,9 @@ pub fn twin(
 impl Variant {
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
-        let vec = mat_vec::Variant::all();
+        // Experts take no norm in and do no gate.
+        let plain = |v: &mat_vec::Variant| !v.normed && v.gate.is_none();
+        let vec: Vec<_> = mat_vec::Variant::all().into_iter().filter(plain).collect();
         let mut all: Vec<_> = vec.iter().cloned().map(Variant::Routing).collect();
         all.extend(vec.into_iter().filter(|v| !v.wide || v.format == Format::Q4K).map(Variant::Few));
         for body in mat_mat::Variant::all() {
@@ -294,7 +296,7 @@ impl Shader for Variant {
             Variant::Routing(body) | Variant::Few(body) => (body.wide, body.quads(), body.shared()),
             Variant::Many(body) => (body.wide, body.quads(), body.shared()),
         };
-        let source = linear::source(Params::WGSL, wide, quads)
+        let source = linear::source(Params::WGSL, wide, quads, false)
             .operand(4, Access::ReadArena, "routing", "array<u32>")
             .constant("HEADER", expert_sort::HEADER);
         let rows = match self {

@@ -68,6 +68,9 @@ impl Activation {
         [Activation::Silu, Activation::GeluTanh, Activation::ReluSquared, Activation::Sigmoid];
 }
 
+/// Operations of a value of `out`.
+pub(crate) const FLOPS: u64 = 16;
+
 crate::params! {
     /// Sizes and places.
     pub struct Params {
@@ -117,7 +120,7 @@ pub fn plan(_profile: &Profile, args: &Args) -> Call {
         args.width,
         args.unit,
         12,
-        16,
+        FLOPS,
     )
 }
 

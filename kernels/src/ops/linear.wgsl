@@ -10,15 +10,25 @@ struct Share {
     matrix: u32,
 }
 
+// The product of one row of the matrix, with its bias.
+fn biased(share: Share, n: u32, dot: f32) -> f32 {
+    if (p.bias == NO_BIAS) {
+        return dot;
+    }
+    return dot + vector_at(p.bias + share.matrix + n);
+}
+
+// Stores one value of out, or adds it.
+fn put(row: u32, n: u32, value: f32) {
+    let at = row * p.out_stride + p.out_column + n;
+    if (p.accumulate != 0u) {
+        out[at] = out[at] + value;
+    } else {
+        out[at] = value;
+    }
+}
+
 // Adds what the product asks for and stores one value of out.
 fn store(share: Share, row: u32, n: u32, dot: f32) {
-    let at = row * p.out_stride + p.out_column + n;
-    var value = dot;
-    if (p.bias != NO_BIAS) {
-        value += vectors[p.bias + share.matrix + n];
-    }
-    if (p.accumulate != 0u) {
-        value += out[at];
-    }
-    out[at] = value;
+    put(row, n, biased(share, n, dot));
 }

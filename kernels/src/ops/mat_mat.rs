@@ -127,7 +127,9 @@ impl Variant {
     /// The module, after its parameters and operands; `share` is the text of `share_of`, `row_of`, `x_row` and `leaves`.
     pub(crate) fn module(&self, source: Source, share: &str) -> String {
         if self.body == Body::Broadcast {
-            return row_lanes::module(source, share, self.format, self.rows, self.tokens, self.wide);
+            let &Self { format, rows, tokens: cols, wide, .. } = self;
+            let shape = row_lanes::Shape { format, rows, cols, wide, normed: false, gate: None };
+            return row_lanes::module(source, share, &shape);
         }
         let source = source
             .constant("WG", self.workgroup())
@@ -181,7 +183,7 @@ impl Shader for Variant {
     }
 
     fn wgsl(&self) -> String {
-        self.module(linear::source(linear::Params::WGSL, self.wide, self.quads()), linear::ROWS)
+        self.module(linear::source(linear::Params::WGSL, self.wide, self.quads(), false), linear::ROWS)
     }
 
     fn operands(&self) -> Vec<Access> {

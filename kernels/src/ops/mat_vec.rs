@@ -7,6 +7,10 @@
 //!   driver wants the workgroup to be one subgroup (no barrier, no workgroup memory), a GPU 64 lanes.
 //! * Software drivers with subgroups of 8 or more: lanes have rows of their own (`row_lanes`), 4 each.
 //!
+//! Both can take in the root-mean-square norm before them (`x·w` is summed, and the sums are divided by the root at the
+//! end) and do the gate after them (the matrix has the rows of the gate and then those of what it gates): three dispatches
+//! less in a layer. See [`linear::takes`].
+//!
 //! Workgroup memory: `4·WG·ROWS·COLS` bytes but for one subgroup, so 8 KiB at 64 lanes, 4 rows, 8 columns. Limits: 5
 //! storage buffers.
 //!
@@ -23,6 +27,7 @@
 //! by vec4. For q4_1, of 52 ns that 32 values of 8 rows take, 29 are loads. Rows a lane: 2 lose 12 %, 8 gain 4 % and
 //! take twice the compile time. 2, 4 and 8 columns of q4_1 take 1.5, 2.1 and 3.6 times as long as one.
 
+use super::gate::Activation;
 use super::{lanes, linear, mat_mat, row_lanes};
 use crate::shader::{Access, Shader, Source};
 use crate::unpack::unpackers;
@@ -62,13 +67,24 @@ pub struct Variant {
     pub sum: Sum,
     /// `x` is read as vec4.
     pub wide: bool,
+    /// A norm of the rows of x on the way in.
+    pub normed: bool,
+    /// A gate on the way out: half of the rows are the gate's.
+    pub gate: Option<Activation>,
+}
+
+/// Whether the variants of an adapter do norms and gates. A workgroup of one subgroup that shares K keeps each sum in one
+/// lane, and both need sums in others.
+pub(crate) fn takes(profile: &Profile) -> bool {
+    Variant::new(profile, Format::F32, 1, true).sum != Sum::OneSubgroup
 }
 
 /// Plans the dispatch. Operands: matrix shard (Read), x (ReadArena), out (Write), vectors (Read).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
     let cols = args.max_rows.clamp(1, linear::MAT_VEC_ROWS);
-    let variant = Variant::new(profile, args.format, cols, linear::wide(args.k, args.x_stride));
-    let (cols, groups) = (variant.cols, args.n.div_ceil(variant.rows));
+    let wide = linear::wide(args.k, args.x_stride);
+    let variant = Variant::new(profile, args.format, cols, wide).with(args.norm.is_some(), args.gate);
+    let (cols, groups) = (variant.cols, args.n.div_ceil(variant.outs()));
     Call {
         kernel: variant.into(),
         params: linear::params(args).words(),
@@ -97,7 +113,17 @@ impl Variant {
         let mut rows = tuning.mat_vec_rows.max(1);
         if mat_mat::body(profile) == mat_mat::Body::Broadcast {
             let rows = (rows / row_lanes::LANES).clamp(1, 8) * row_lanes::LANES;
-            return Self { format, cols, rows, workgroup: row_lanes::LANES, granule: 4, sum: Sum::Own, wide };
+            return Self {
+                format,
+                cols,
+                rows,
+                workgroup: row_lanes::LANES,
+                granule: 4,
+                sum: Sum::Own,
+                wide,
+                normed: false,
+                gate: None,
+            };
         }
         let sum = match tuning.reduce {
             Reduce::Shared => Sum::Shared,
@@ -107,8 +133,10 @@ impl Variant {
         if sum != Sum::OneSubgroup {
             // A tuning row is advice; the limits are not.
             let limits = &profile.limits;
+            // With the squares of a norm, and rows in pairs for a gate.
             let fits = |workgroup: u32, rows: u32| {
-                4 * workgroup * rows * cols <= limits.max_compute_workgroup_storage_size
+                4 * workgroup * (rows.next_multiple_of(2) + 1) * cols
+                    <= limits.max_compute_workgroup_storage_size
             };
             while workgroup > 1 && workgroup > limits.max_compute_invocations_per_workgroup {
                 workgroup /= 2;
@@ -120,7 +148,18 @@ impl Variant {
                 workgroup /= 2;
             }
         }
-        Self { format, cols, rows, workgroup, granule: granule(format), sum, wide }
+        Self { format, cols, rows, workgroup, granule: granule(format), sum, wide, normed: false, gate: None }
+    }
+
+    /// The same with a norm and a gate.
+    fn with(self, normed: bool, gate: Option<Activation>) -> Self {
+        let rows = if gate.is_some() { self.rows.next_multiple_of(2) } else { self.rows };
+        Self { rows, normed, gate, ..self }
+    }
+
+    /// Columns of out of the whole workgroup.
+    fn outs(&self) -> u32 {
+        if self.gate.is_some() { self.rows / 2 } else { self.rows }
     }
 
     /// Workgroup memory with barriers behind it, by name: what a decision of the whole workgroup is handed on in.
@@ -137,16 +176,31 @@ impl Variant {
     pub(crate) fn module(&self, source: Source, share: &str) -> String {
         if self.sum == Sum::Own {
             let rows = self.rows / row_lanes::LANES;
-            return row_lanes::module(source, share, self.format, rows, self.cols, self.wide);
+            let &Self { format, cols, wide, normed, gate, .. } = self;
+            return row_lanes::module(
+                source,
+                share,
+                &row_lanes::Shape { format, rows, cols, wide, normed, gate },
+            );
         }
         let source = source
             .constant("WG", self.workgroup)
             .constant("ROWS", self.rows)
             .constant("COLS", self.cols)
             .constant("GRANULE", self.granule)
+            .constant("OUTS", self.outs())
+            .constant("SUMS", (self.rows + u32::from(self.normed)) * self.cols)
             .constant("KEPT", (self.rows * self.cols).div_ceil(self.workgroup.max(1)))
             .constant("NO_BIAS", linear::NO_BIAS);
-        let counts = [("ROWS", self.rows), ("COLS", self.cols), ("GRANULE", self.granule)];
+        let counts = [
+            ("ROWS", self.rows),
+            ("COLS", self.cols),
+            ("GRANULE", self.granule),
+            ("NORMED", self.normed.into()),
+            ("PLAIN", (!self.normed).into()),
+            ("GATED", self.gate.is_some().into()),
+            ("UNGATED", self.gate.is_none().into()),
+        ];
         unpackers(source, self.format)
             .text(if self.wide {
                 include_str!("linear_wide.wgsl")
@@ -155,6 +209,7 @@ impl Variant {
             })
             .text(include_str!("linear.wgsl"))
             .text(share)
+            .text(&linear::ways(self.normed, self.gate))
             .text(match self.sum {
                 Sum::OneSubgroup => include_str!("mat_vec_one.wgsl"),
                 Sum::Subgroups => include_str!("mat_vec_subgroups.wgsl"),
@@ -176,6 +231,8 @@ impl Variant {
             granule: 1,
             sum: Sum::Subgroups,
             wide: true,
+            normed: false,
+            gate: None,
         };
         let mut all: Vec<_> = Format::ALL
             .into_iter()
@@ -183,7 +240,14 @@ impl Variant {
             .collect();
         let own = Self { rows: 32, workgroup: row_lanes::LANES, granule: 4, sum: Sum::Own, ..base.clone() };
         all.extend(Format::ALL.into_iter().map(|format| Self { format, ..own.clone() }));
-        all.push(Self { format: Format::F16, cols: 4, wide: false, ..own });
+        all.push(Self { format: Format::F16, cols: 4, wide: false, ..own.clone() });
+        for (normed, gate) in
+            [(true, None), (false, Some(Activation::Silu)), (true, Some(Activation::GeluTanh))]
+        {
+            for (cols, of) in [(1, &own), (4, &base), (4, &Self { sum: Sum::Shared, ..base.clone() })] {
+                all.push(Self { format: Format::Q4_1, cols, normed, gate, ..of.clone() });
+            }
+        }
         for sum in [Sum::OneSubgroup, Sum::Shared] {
             for cols in [1, 8] {
                 let workgroup = if sum == Sum::OneSubgroup { 8 } else { 64 };
@@ -204,7 +268,7 @@ impl Variant {
 
 impl Shader for Variant {
     fn name(&self) -> String {
-        let Self { format, cols, rows, workgroup, granule, sum, wide } = self;
+        let Self { format, cols, rows, workgroup, granule, sum, wide, normed, gate } = self;
         let sum = match sum {
             Sum::OneSubgroup => "one",
             Sum::Subgroups => "subgroups",
@@ -212,11 +276,14 @@ impl Shader for Variant {
             Sum::Own => "own",
         };
         let wide = if *wide { "" } else { "_narrow" };
-        format!("mat_vec_{format}_c{cols}_r{rows}_w{workgroup}_g{granule}_{sum}{wide}")
+        let normed = if *normed { "_normed" } else { "" };
+        let gate = gate.map(|activation| format!("_{}", activation.name())).unwrap_or_default();
+        format!("mat_vec_{format}_c{cols}_r{rows}_w{workgroup}_g{granule}_{sum}{wide}{normed}{gate}")
     }
 
     fn wgsl(&self) -> String {
-        self.module(linear::source(linear::Params::WGSL, self.wide, self.quads()), linear::ROWS)
+        let source = linear::source(linear::Params::WGSL, self.wide, self.quads(), self.normed);
+        self.module(source, linear::ROWS)
     }
 
     fn operands(&self) -> Vec<Access> {

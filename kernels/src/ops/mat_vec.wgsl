@@ -2,26 +2,36 @@
 @compute @workgroup_size(WG)
 fn main(at: Lanes) {
     let index = at.workgroup.x + at.workgroup.y * at.workgroups.x;
-    let groups = (p.n + ROWS - 1u) / ROWS;
+    let groups = (p.n + OUTS - 1u) / OUTS;
     let share = share_of(index / groups, COLS);
-    let first = index % groups * ROWS;
+    let first = index % groups * OUTS;
     if (leaves(at.lane, share)) {
         return;
     }
-    // Rows past the end repeat the last one and are not stored.
+    // Rows past the end repeat the last one and are not stored. Those of a gate's other side stand p.n further on.
     //: for $r ROWS
-    let row$r = (share.matrix + min(first + $ru, p.n - 1u)) * p.w_stride;
+    let row$r = (share.matrix + min(first + $ru % OUTS, p.n - 1u) + $ru / OUTS * p.n) * p.w_stride;
     //: for $c COLS
     var sum$r_$c = 0.0;
     //: end
     //: end
     //: for $c COLS
     let col$c = x_row(row_of(min(share.first + $cu, share.end - 1u)));
+    //: for $n NORMED
+    var squares$c_$n = 0.0;
+    //: end
     //: end
     for (var oct = at.lane * GRANULE; oct < p.octs; oct += WG * GRANULE) {
         //: for $c COLS
         //: for $g GRANULE
+        //: for $p PLAIN
         let x$c_$g = x_oct(col$c, oct + $gu);
+        //: end
+        //: for $n NORMED
+        let came$c_$g = x_oct(col$c, oct + $gu);
+        let x$c_$g = Oct(weighed(came$c_$g.lo, 2u * (oct + $gu)), weighed(came$c_$g.hi, 2u * (oct + $gu) + 1u));
+        squares$c_$n += squares_of(came$c_$g.lo) + squares_of(came$c_$g.hi);
+        //: end
         let lo$c_$g = x$c_$g.lo * UNIT;
         let hi$c_$g = x$c_$g.hi * UNIT;
         //: end
@@ -58,12 +68,28 @@ fn main(at: Lanes) {
     add_lanes(at, $ru * COLS + $cu, sum$r_$c);
     //: end
     //: end
+    //: for $n NORMED
+    //: for $c COLS
+    add_lanes(at, ROWS * COLS + $cu, squares$c_$n);
+    //: end
+    //: end
     finish_lanes(at);
-    for (var o = at.lane; o < ROWS * COLS; o += WG) {
+    for (var o = at.lane; o < OUTS * COLS; o += WG) {
         let n = first + o / COLS;
         let entry = share.first + o % COLS;
         if (n < p.n && entry < share.end) {
-            store(share, row_of(entry), n, lane_sum(at, o));
+            //: for $p PLAIN
+            let root = 1.0;
+            //: end
+            //: for $n NORMED
+            let root = root_of(lane_sum(at, ROWS * COLS + o % COLS));
+            //: end
+            //: for $p UNGATED
+            store(share, row_of(entry), n, root * lane_sum(at, o));
+            //: end
+            //: for $g GATED
+            store_gated(share, row_of(entry), n, root * lane_sum(at, o), root * lane_sum(at, o + OUTS * COLS));
+            //: end
         }
     }
 }

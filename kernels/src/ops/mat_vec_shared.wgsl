@@ -7,17 +7,17 @@ struct Lanes {
 
 const FEW: u32 = min(WG, 8u);
 
-var<workgroup> partial: array<f32, WG * ROWS * COLS>;
+var<workgroup> partial: array<f32, WG * SUMS>;
 
 fn add_lanes(at: Lanes, output: u32, value: f32) {
-    partial[at.lane * ROWS * COLS + output] = value;
+    partial[at.lane * SUMS + output] = value;
 }
 
 fn finish_lanes(at: Lanes) {
     workgroupBarrier();
     for (var width = WG / 2u; width >= FEW; width /= 2u) {
-        for (var i = at.lane; i < width * ROWS * COLS; i += WG) {
-            partial[i] += partial[i + width * ROWS * COLS];
+        for (var i = at.lane; i < width * SUMS; i += WG) {
+            partial[i] += partial[i + width * SUMS];
         }
         workgroupBarrier();
     }
@@ -26,7 +26,7 @@ fn finish_lanes(at: Lanes) {
 fn lane_sum(at: Lanes, output: u32) -> f32 {
     var sum = 0.0;
     for (var lane = 0u; lane < FEW; lane++) {
-        sum += partial[lane * ROWS * COLS + output];
+        sum += partial[lane * SUMS + output];
     }
     return sum;
 }

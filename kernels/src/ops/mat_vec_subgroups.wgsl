@@ -8,12 +8,12 @@ struct Lanes {
     @builtin(subgroup_invocation_id) place: u32,
 }
 
-var<workgroup> partial: array<f32, WG * ROWS * COLS>;
+var<workgroup> partial: array<f32, WG * SUMS>;
 
 fn add_lanes(at: Lanes, output: u32, value: f32) {
     let sum = subgroupAdd(value);
     if (at.place == 0u) {
-        partial[at.group * ROWS * COLS + output] = sum;
+        partial[at.group * SUMS + output] = sum;
     }
 }
 
@@ -24,7 +24,7 @@ fn finish_lanes(at: Lanes) {
 fn lane_sum(at: Lanes, output: u32) -> f32 {
     var sum = 0.0;
     for (var g = 0u; g < at.groups; g++) {
-        sum += partial[g * ROWS * COLS + output];
+        sum += partial[g * SUMS + output];
     }
     return sum;
 }

@@ -3,6 +3,7 @@
 //! and for four. Codes are loaded by vec4, each value of x once for 8 lanes and all rows, and nothing is summed at the
 //! end, so rows of any length keep all lanes busy.
 
+use super::gate::Activation;
 use super::{lanes, linear};
 use crate::Format;
 use crate::shader::Source;
@@ -11,23 +12,43 @@ use crate::unpack::chunk_unpackers;
 /// Lanes of a workgroup, of one subgroup: four values each are a chunk.
 pub(crate) const LANES: u32 = 8;
 
-/// The module, after its parameters and operands; a lane has `rows` rows of the matrix and `cols` of x.
-pub(crate) fn module(
-    source: Source,
-    share: &str,
-    format: Format,
-    rows: u32,
-    cols: u32,
-    wide: bool,
-) -> String {
+/// What the text is made from.
+pub(crate) struct Shape {
+    pub format: Format,
+    /// Rows of the matrix a lane has; even where there is a gate.
+    pub rows: u32,
+    /// Rows of x.
+    pub cols: u32,
+    pub wide: bool,
+    /// A norm on the way in.
+    pub normed: bool,
+    /// A gate on the way out.
+    pub gate: Option<Activation>,
+}
+
+/// The module, after its parameters and operands.
+pub(crate) fn module(source: Source, share: &str, shape: &Shape) -> String {
+    let &Shape { format, rows, cols, wide, normed, gate } = shape;
     // Scales of 16 values are two a chunk.
     let halves = if format.scales().octs() < 4 { 2 } else { 1 };
+    let sides = if gate.is_some() { 2 } else { 1 };
+    let outs = (rows / sides).max(1);
     let source = source
-        .constant("ROWS", rows)
+        .constant("OUTS", outs)
         .constant("COLS", cols)
         .constant("HALVES", halves)
         .constant("NO_BIAS", linear::NO_BIAS);
-    let counts = [("ROWS", rows), ("COLS", cols), ("HALVES", halves), ("SHARING", 4 / halves)];
+    let counts = [
+        ("SIDES", sides),
+        ("OUTS", outs),
+        ("COLS", cols),
+        ("HALVES", halves),
+        ("SHARING", 4 / halves),
+        ("NORMED", normed.into()),
+        ("PLAIN", (!normed).into()),
+        ("GATED", gate.is_some().into()),
+        ("UNGATED", gate.is_none().into()),
+    ];
     chunk_unpackers(source, format)
         .text(if wide {
             include_str!("linear_quads_wide.wgsl")
@@ -36,6 +57,7 @@ pub(crate) fn module(
         })
         .text(include_str!("linear.wgsl"))
         .text(share)
+        .text(&linear::ways(normed, gate))
         .text(&lanes::unroll(include_str!("row_lanes.wgsl"), &counts))
         .finish()
 }

@@ -1,5 +1,6 @@
-// The workgroup is 8 lanes of one subgroup, each with ROWS rows of W of its own; all have the same COLS rows of x, of
-// which a lane loads four values of a chunk of 32 and hands them to the others. Nothing is summed over lanes.
+// The workgroup is 8 lanes of one subgroup, each with OUTS columns of out of its own and, for each, SIDES rows of W: two
+// where there is a gate. All have the same COLS rows of x, of which a lane loads four values of a chunk of 32 and hands
+// them to the others. Nothing is summed over lanes but the squares of a norm.
 struct Lanes {
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(num_workgroups) workgroups: vec3<u32>,
@@ -12,33 +13,47 @@ const SHARING: u32 = 4u / HALVES;
 @compute @workgroup_size(8)
 fn main(at: Lanes) {
     let index = at.workgroup.x + at.workgroup.y * at.workgroups.x;
-    let tiles = (p.n + 8u * ROWS - 1u) / (8u * ROWS);
+    let tiles = (p.n + 8u * OUTS - 1u) / (8u * OUTS);
     let share = share_of(index / tiles, COLS);
-    let first = index % tiles * 8u * ROWS + at.lane;
+    let first = index % tiles * 8u * OUTS + at.lane;
     if (leaves(at.lane, share)) {
         return;
     }
     // Rows and columns past the end repeat the last one and are not stored.
-    //: for $r ROWS
-    let row$r = (share.matrix + min(first + $ru * 8u, p.n - 1u)) * p.w_stride;
+    //: for $s SIDES
+    //: for $r OUTS
+    let row$s_$r = (share.matrix + min(first + $ru * 8u, p.n - 1u) + $su * p.n) * p.w_stride;
     //: for $c COLS
-    var sum$r_$c = 0.0;
+    var sum$s_$r_$c = 0.0;
+    //: end
     //: end
     //: end
     //: for $c COLS
     let to$c = row_of(min(share.first + $cu, share.end - 1u));
     let col$c = x_row(to$c);
+    //: for $n NORMED
+    var squares$c_$n = 0.0;
+    //: end
     //: end
     let chunks = (p.octs + 3u) / 4u;
     for (var start = 0u; start < chunks; start += 4u) {
         let end = min(start + 4u, chunks);
-        //: for $r ROWS
-        var quants$r = quant_span(row$r, p.octs, start / 4u);
-        var scales$r = scale_span(row$r, p.octs, start / 4u);
+        //: for $s SIDES
+        //: for $r OUTS
+        var quants$s_$r = quant_span(row$s_$r, p.octs, start / 4u);
+        var scales$s_$r = scale_span(row$s_$r, p.octs, start / 4u);
+        //: end
         //: end
         for (var chunk = start; chunk < end; chunk++) {
             //: for $c COLS
+            //: for $p PLAIN
             let mine$c = x_quad(col$c, 8u * chunk + at.lane);
+            //: end
+            //: for $n NORMED
+            let came$c = x_quad(col$c, 8u * chunk + at.lane);
+            let mine$c = weighed(came$c, 8u * chunk + at.lane);
+            squares$c_$n += squares_of(came$c);
+            //: end
             let x$c = array<vec4<f32>, 8>(
                 subgroupBroadcast(mine$c, 0u), subgroupBroadcast(mine$c, 1u), subgroupBroadcast(mine$c, 2u),
                 subgroupBroadcast(mine$c, 3u), subgroupBroadcast(mine$c, 4u), subgroupBroadcast(mine$c, 5u),
@@ -56,9 +71,10 @@ fn main(at: Lanes) {
                 //: end
             }
             //: end
-            //: for $r ROWS
+            //: for $s SIDES
+            //: for $r OUTS
             {
-                let codes = codes_of(row$r, chunk, quants$r);
+                let codes = codes_of(row$s_$r, chunk, quants$s_$r);
                 //: for $h HALVES
                 {
                     //: for $c COLS
@@ -73,27 +89,44 @@ fn main(at: Lanes) {
                         //: end
                     }
                     //: end
-                    let s = scale_in(scales$r, $hu);
+                    let s = scale_in(scales$s_$r, $hu);
                     let unit = s.x * UNIT;
                     //: for $c COLS
-                    sum$r_$c = fma(unit.x, part$c.x, fma(unit.y, part$c.y, fma(unit.z, part$c.z, fma(unit.w, part$c.w, sum$r_$c))));
+                    sum$s_$r_$c = fma(unit.x, part$c.x,
+                        fma(unit.y, part$c.y, fma(unit.z, part$c.z, fma(unit.w, part$c.w, sum$s_$r_$c))));
                     if (HAS_OFFSET) {
-                        sum$r_$c = fma(s.y, total$c_$h, sum$r_$c);
+                        sum$s_$r_$c = fma(s.y, total$c_$h, sum$s_$r_$c);
                     }
                     //: end
                 }
                 //: end
-                quants$r = next_quants(quants$r);
-                scales$r = next_scales(scales$r);
+                quants$s_$r = next_quants(quants$s_$r);
+                scales$s_$r = next_scales(scales$s_$r);
             }
+            //: end
             //: end
         }
     }
-    //: for $r ROWS
+    //: for $n NORMED
+    //: for $c COLS
+    let root$c_$n = root_of(subgroupAdd(squares$c_$n));
+    //: for $s SIDES
+    //: for $r OUTS
+    sum$s_$r_$c *= root$c_$n;
+    //: end
+    //: end
+    //: end
+    //: end
+    //: for $r OUTS
     if (first + $ru * 8u < p.n) {
         //: for $c COLS
         if (share.first + $cu < share.end) {
-            store(share, to$c, first + $ru * 8u, sum$r_$c);
+            //: for $p UNGATED
+            store(share, to$c, first + $ru * 8u, sum0_$r_$c);
+            //: end
+            //: for $g GATED
+            store_gated(share, to$c, first + $ru * 8u, sum$g_$r_$c, sum1_$r_$c);
+            //: end
         }
         //: end
     }

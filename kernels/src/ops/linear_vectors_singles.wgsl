@@ -1,0 +1,3 @@
+fn vector_at(i: u32) -> f32 {
+    return vectors[i];
+}
