@@ -69,6 +69,12 @@ impl Classes {
         self.places.get(class as usize).map_or(&[], Vec::as_slice)
     }
 
+    /// Classes of these places, of no ops.
+    #[cfg(test)]
+    pub fn of_places(places: Vec<Vec<u32>>) -> Self {
+        Self { places, ..Self::default() }
+    }
+
     /// Whether a kind has more than one class.
     pub fn are_many(&self, kind: u32) -> bool {
         self.kinds.get(kind as usize).is_some_and(|classes| *classes > 1)

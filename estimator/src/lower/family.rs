@@ -317,6 +317,10 @@ fn begins(families: &[(u32, &Family)]) -> u64 {
 mod tests {
     use super::*;
 
+    fn none() -> Classes {
+        Classes::default()
+    }
+
     #[test]
     fn a_family_holds_what_it_stands_for() {
         let words = |expert: u32, row: u32| vec![7, row, u32::MAX.wrapping_add(expert * 64), expert];
@@ -325,10 +329,40 @@ mod tests {
             family.push(expert, row);
         }
         assert_eq!(family.firsts().collect::<Vec<_>>(), [(4, 0), (4, 32), (8, 0), (8, 32)]);
+        let classes = none();
+        let members = Members::new(&family, &[], &classes);
         for (expert, row) in family.firsts() {
-            assert!(family.holds(&words(expert, row)));
+            assert!(members.holds(&words(expert, row)));
         }
-        assert!(!family.holds(&words(4, 16)) && !family.holds(&words(0, 0)) && !family.holds(&[7]));
-        assert!(!family.holds(&[8, 0, 255, 4]));
+        assert!(!members.holds(&words(4, 16)) && !members.holds(&words(0, 0)) && !members.holds(&[7]));
+        assert!(!members.holds(&[8, 0, 255, 4]));
+        assert_eq!(members.count(), 4);
+    }
+
+    #[test]
+    fn families_of_layers_are_counted_once() {
+        // Three layers whose two vectors stand in other places; the first word follows the second vector.
+        let classes = Classes::of_places(vec![vec![0, 10], vec![4, 14], vec![8, 14]]);
+        let words = |places: &[u32]| vec![places[1] + 3, 5, places[0]];
+        let mut both = Family::one(words(classes.places(0)));
+        both.follow(Arc::from([2, 0, 1]), classes.places(0), 0);
+        let mut second = Family::one(vec![13, 6, 9]);
+        second.follow(Arc::from([2, 0, 0]), classes.places(0), 0);
+        let layers = [vec![0, 1, 2], vec![1]];
+        let of = |family| Members::new(family, &layers, &classes);
+        for class in 0..3 {
+            assert!(of(&both).holds(&words(classes.places(class))));
+        }
+        assert!(!of(&both).holds(&[13, 5, 4]) && !of(&both).holds(&[13, 6, 0]));
+        // Two of the layers have the second vector in one place.
+        assert_eq!((of(&both).count(), of(&second).count()), (3, 2));
+        // One of the layers again, and by itself.
+        let mut one = Family::one(words(classes.places(1)));
+        one.follow(Arc::from([2, 0, 1]), classes.places(1), 1);
+        let mut index = Index::new(&[of(&both), of(&one), of(&second), of(&both)]);
+        assert_eq!(index.count(), 5);
+        assert!(
+            index.holds(&words(classes.places(2))) && index.holds(&[17, 6, 9]) && !index.holds(&[18, 6, 9])
+        );
     }
 }
