@@ -24,7 +24,17 @@ struct Reads {
     stacks: Vec<Stack>,
     /// Bytes of the window of vectors.
     window: u64,
+    vectors: Vec<Len>,
 }
+
+/// Values of a vector, and which vector of the op is the first that is the same one.
+type Len = (Option<u32>, usize);
+
+/// Vectors of an op, beyond which it has no class.
+const MOST_VECTORS: usize = 24;
+
+/// Values by which a product reads the weight of a norm that it takes in.
+pub(crate) const QUAD: u32 = 4;
 
 /// A stack of matrices, and whether it has a bias.
 #[derive(PartialEq, Eq, Hash)]
@@ -34,6 +44,41 @@ struct Stack {
     /// First row, rows and bytes of each shard.
     shards: Vec<(u32, u32, u64)>,
     bias: bool,
+}
+
+/// The classes of a model's ops.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Classes {
+    /// Of each op with matrices, a state or attention.
+    ops: Vec<Option<Class>>,
+    /// Where the vectors of a class stand.
+    places: Vec<Vec<u32>>,
+    /// Classes of each kind.
+    kinds: Vec<u32>,
+}
+
+impl Classes {
+    /// The class of an op; ops of one class are lowered alike, attention where the pages of its layers are cut alike.
+    pub fn of(&self, op: usize) -> Option<Class> {
+        *self.ops.get(op)?
+    }
+
+    /// Where the vectors of a class stand: the word of each vector of [`Op::vectors`],
+    /// and of the norm that is taken in the fourth of it.
+    pub fn places(&self, class: u32) -> &[u32] {
+        self.places.get(class as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Classes of these places, of no ops.
+    #[cfg(test)]
+    pub fn of_places(places: Vec<Vec<u32>>) -> Self {
+        Self { places, ..Self::default() }
+    }
+
+    /// Whether a kind has more than one class.
+    pub fn are_many(&self, kind: u32) -> bool {
+        self.kinds.get(kind as usize).is_some_and(|classes| *classes > 1)
+    }
 }
 
 /// Ops of one kind bind alike; those of one class have the same parameters too.
@@ -46,101 +91,115 @@ pub(crate) struct Class {
 }
 
 /// Kinds of attention by the widths they read and write.
-type Attentions = FxHashMap<(u32, u32, bool, u64), Vec<(u32, Attention)>>;
+type Attentions = FxHashMap<(u32, u32, bool, u64), Vec<(u32, Attention, Vec<Len>)>>;
 
-/// The class of each op with matrices or attention: ops of one are lowered alike, attention where the pages of its
-/// layers are cut alike.
-pub(crate) fn classes(
-    model: &Model,
-    groups: &Groups,
-    vectors: &[View],
-    places: &[VectorPlace],
-) -> Vec<Option<Class>> {
+/// Sorts the ops of a model.
+pub(crate) fn classes(model: &Model, groups: &Groups, vectors: &[View], places: &[VectorPlace]) -> Classes {
     let place = |id: VectorId| places.get(id.0 as usize).copied().unwrap_or_default();
-    let window = |op: &Op| {
-        let window = op.vectors().first().map_or(0, |id| place(*id).window);
-        vectors.get(window as usize).map_or(0, |view| view.bytes)
-    };
     let tensor = |id: TensorId| model.graph.tensors.get(id.0 as usize);
     // Attention by the widths it reads and writes, so that few are compared.
     let mut attention: Attentions = FxHashMap::default();
     let mut reads: FxHashMap<Reads, u32> = FxHashMap::default();
-    let mut classes: FxHashMap<(u32, Vec<(u32, u32)>), u32> = FxHashMap::default();
     let mut states: Vec<(u32, Reads, Option<&State>, Op)> = Vec::new();
     let mut kinds = 0;
-    let mut kind_of = |label: &str, op: &Op| match op {
-        Op::Attention { qkv, attention: this, out } => {
-            let width = |id: TensorId| tensor(id).map_or(0, |t| t.width);
-            let key = (width(*qkv), width(*out), qkv == out, window(op));
-            let alike = attention.entry(key).or_default();
-            let this = nowhere(this);
-            let state = |a: &Attention| model.states.get(a.state.0 as usize);
-            let same = |other: &Attention| {
-                let moved = Attention { state: other.state, ..this.clone() };
-                moved == *other && state(&this) == state(other)
-            };
-            if let Some((kind, _)) = alike.iter().find(|(_, other)| same(other)) {
-                return Some(*kind);
-            }
-            kinds += 1;
-            alike.push((kinds, this));
-            Some(kinds)
-        }
-        Op::Conv { .. } | Op::Ssd { .. } | Op::Delta { .. } => {
-            let key = of_tensors(model, op, window(op))?;
-            let (state, this) = stateless(op)?;
-            let state = model.states.get(state.0 as usize);
-            let alike = |(_, reads, of, other): &&_| (reads, of, other) == (&key, &state, &this);
-            if let Some((kind, ..)) = states.iter().find(alike) {
-                return Some(*kind);
-            }
-            kinds += 1;
-            states.push((kinds, key, state, this));
-            Some(kinds)
-        }
-        Op::Linear { .. } | Op::Experts { .. } => {
-            let key = of_matrices(model, groups, label, op, window(op))?;
-            Some(*reads.entry(key).or_insert_with(|| {
+    let mut kind_of = |label: &str, op: &Op, ids: &[VectorId]| {
+        let window = ids.first().map_or(0, |id| place(*id).window);
+        let window = vectors.get(window as usize).map_or(0, |view| view.bytes);
+        let len = |id: &VectorId| {
+            let first = ids.iter().position(|other| other == id).unwrap_or(0);
+            (model.vector(*id).map(|v| v.len), first)
+        };
+        let lens = || ids.iter().map(len).collect::<Vec<Len>>();
+        match op {
+            Op::Attention { attention: this, qkv, out } => {
+                let width = |id: TensorId| tensor(id).map_or(0, |t| t.width);
+                let key = (width(*qkv), width(*out), qkv == out, window);
+                let alike = attention.entry(key).or_default();
+                let (this, lens) = (nowhere(this), lens());
+                let state = |a: &Attention| model.states.get(a.state.0 as usize);
+                let same = |other: &Attention| {
+                    let moved = Attention { state: other.state, ..this.clone() };
+                    moved == *other && state(&this) == state(other)
+                };
+                if let Some((kind, ..)) = alike.iter().find(|(_, other, of)| *of == lens && same(other)) {
+                    return Some(*kind);
+                }
                 kinds += 1;
-                kinds
-            }))
+                alike.push((kinds, this, lens));
+                Some(kinds)
+            }
+            Op::Conv { .. } | Op::Ssd { .. } | Op::Delta { .. } => {
+                let key = of_tensors(model, op, window, lens())?;
+                let (state, this) = stateless(op)?;
+                let state = model.states.get(state.0 as usize);
+                let alike = |(_, reads, of, other): &&_| (reads, of, other) == (&key, &state, &this);
+                if let Some((kind, ..)) = states.iter().find(alike) {
+                    return Some(*kind);
+                }
+                kinds += 1;
+                states.push((kinds, key, state, this));
+                Some(kinds)
+            }
+            Op::Linear { .. } | Op::Experts { .. } => {
+                let key = of_matrices(model, groups, label, op, window, lens())?;
+                Some(*reads.entry(key).or_insert_with(|| {
+                    kinds += 1;
+                    kinds
+                }))
+            }
+            _ => None,
         }
-        _ => None,
     };
-    let mut class = |label: &str, op: &Op| {
-        let kind = kind_of(label, op)?;
-        let stands = |id: VectorId| (place(id).word, model.vector(id).map_or(0, |v| v.len));
-        let words = op.vectors().into_iter().map(stands).collect();
-        let next = classes.len() as u32;
-        Some(Class { kind, class: *classes.entry((kind, words)).or_insert(next) })
-    };
-    model.graph.ops.iter().map(|(label, op)| class(label, op)).collect()
+    let mut found = Classes::default();
+    let mut known: FxHashMap<(u32, Vec<u32>), u32> = FxHashMap::default();
+    for (label, op) in &model.graph.ops {
+        let ids = op.vectors();
+        let kind = if ids.len() > MOST_VECTORS { None } else { kind_of(label, op, &ids) };
+        let Some(kind) = kind else {
+            found.ops.push(None);
+            continue;
+        };
+        let words: Vec<u32> = ids.iter().map(|id| place(*id).word).collect();
+        let class = *known.entry((kind, words)).or_insert_with_key(|(_, words)| {
+            if found.kinds.len() <= kind as usize {
+                found.kinds.resize(kind as usize + 1, 0);
+            }
+            found.kinds[kind as usize] += 1;
+            found.places.push(words.clone());
+            found.places.len() as u32 - 1
+        });
+        found.ops.push(Some(Class { kind, class }));
+    }
+    found
 }
 
 /// What tells products apart that take others in, beside what tells them apart alone.
 type Taking = (u32, Option<(bool, u32)>, Option<Activation>);
 
 /// The classes where ops are folded into others: products that take others in are alike where they are so alone and take
-/// in the same.
-pub(crate) fn folded(
-    classes: &[Option<Class>],
-    folds: &[Fold],
-    places: &[VectorPlace],
-) -> Vec<Option<Class>> {
-    let most = |of: fn(&Class) -> u32| classes.iter().flatten().map(of).max().unwrap_or(0) + 1;
-    let (first_kind, first_class) = (most(|c| c.kind), most(|c| c.class));
+/// in the same. The numbers of the others stay.
+pub(crate) fn folded(classes: &Classes, folds: &[Fold], places: &[VectorPlace]) -> Classes {
+    let mut found = classes.clone();
     let mut kinds: FxHashMap<Taking, u32> = FxHashMap::default();
     let mut known: FxHashMap<(u32, u32, Option<u32>), u32> = FxHashMap::default();
-    let mut class = |(class, fold): (&Option<Class>, &Fold)| {
-        let (class, Fold::Takes(Takes { norm, gate })) = ((*class)?, fold) else { return *class };
+    for (op, fold) in folds.iter().enumerate() {
+        let (Some(class), Fold::Takes(Takes { norm, gate })) = (classes.of(op), fold) else { continue };
         let taking = (class.kind, norm.map(|n| (n.plus_one, n.eps.to_bits())), gate.map(|g| g.activation));
-        let next = first_kind + kinds.len() as u32;
-        let kind = *kinds.entry(taking).or_insert(next);
-        let word = norm.and_then(|n| places.get(n.weight.0 as usize)).map(|place| place.word);
-        let next = first_class + known.len() as u32;
-        Some(Class { kind, class: *known.entry((kind, class.class, word)).or_insert(next) })
-    };
-    classes.iter().zip(folds).map(&mut class).collect()
+        let kind = *kinds.entry(taking).or_insert_with(|| {
+            found.kinds.push(0);
+            found.kinds.len() as u32 - 1
+        });
+        // Kernels read the weight of a norm by fours.
+        let quad = norm.and_then(|n| places.get(n.weight.0 as usize)).map(|place| place.word / QUAD);
+        let class = *known.entry((kind, class.class, quad)).or_insert_with(|| {
+            found.kinds[kind as usize] += 1;
+            let places = classes.places(class.class).iter().copied().chain(quad).collect();
+            found.places.push(places);
+            found.places.len() as u32 - 1
+        });
+        found.ops[op] = Some(Class { kind, class });
+    }
+    found
 }
 
 /// A recurrent op but for which tensors, vectors and state it has, and its state.
@@ -169,10 +228,10 @@ fn stateless(op: &Op) -> Option<(StateId, Op)> {
 }
 
 /// What the lowering of an op without matrices looks at of its tensors.
-fn of_tensors(model: &Model, op: &Op, window: u64) -> Option<Reads> {
+fn of_tensors(model: &Model, op: &Op, window: u64, vectors: Vec<Len>) -> Option<Reads> {
     let ids: Vec<TensorId> = op.reads().into_iter().chain(op.writes()).collect();
     let tensors = widths(model, &ids)?;
-    Some(Reads { tensors, accumulate: false, experts: None, stacks: Vec::new(), window })
+    Some(Reads { tensors, accumulate: false, experts: None, stacks: Vec::new(), window, vectors })
 }
 
 /// Width and rows of tensors, and the first of them that is the same one.
@@ -196,7 +255,14 @@ fn nowhere(attention: &Attention) -> Attention {
 }
 
 /// What stands for an op with matrices; none where something is missing, which its lowering says.
-fn of_matrices(model: &Model, groups: &Groups, label: &str, op: &Op, window: u64) -> Option<Reads> {
+fn of_matrices(
+    model: &Model,
+    groups: &Groups,
+    label: &str,
+    op: &Op,
+    window: u64,
+    vectors: Vec<Len>,
+) -> Option<Reads> {
     let (ids, biases, accumulate, experts) = match op {
         Op::Linear { x, bias, out, accumulate, .. } => (vec![*x, *out], bias.clone(), *accumulate, None),
         Op::Experts { x, routing, experts, bias, out } => {
@@ -217,5 +283,6 @@ fn of_matrices(model: &Model, groups: &Groups, label: &str, op: &Op, window: u64
         experts,
         stacks: stacks(model, label, op).ok()?.into_iter().enumerate().map(stack).collect::<Option<_>>()?,
         window,
+        vectors,
     })
 }

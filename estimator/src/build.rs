@@ -38,7 +38,7 @@ impl Plan {
 
 /// What a geometry places before any op is lowered.
 pub(crate) struct Placed {
-    /// Weights, KV, recurrent states and snapshots.
+    /// KV, recurrent states and snapshots, after those of the weights.
     pub slabs: Vec<Slab>,
     pub kv: KvPlan,
     pub recurrent: RecurrentPlan,
@@ -51,7 +51,7 @@ pub(crate) struct Placed {
 
 /// What no operation has a say in.
 pub(crate) struct Pools {
-    /// Of the weights, the KV, the recurrent states and the snapshots.
+    /// Of the KV, the recurrent states and the snapshots, after those of the weights.
     pub slabs: Vec<Slab>,
     pub kv: KvPlan,
     pub recurrent: RecurrentPlan,
@@ -141,7 +141,7 @@ fn step_tables(
 }
 
 impl Placed {
-    /// The buffers of the weights, the KV, the recurrent states and the snapshots.
+    /// The buffers of the KV, the recurrent states and the snapshots, and what stands in them.
     pub fn pools(
         model: &Model,
         geometry: &Geometry,
@@ -149,23 +149,34 @@ impl Placed {
         prepared: &Prepared,
     ) -> Result<Pools, PlanError> {
         let limits = &profile.limits;
-        let mut slabs = prepared.slabs.clone();
+        let weights = prepared.slabs.len();
+        let mut slabs = Vec::new();
 
         let tower = crate::images::weight_bytes(model, geometry);
         let most = limits.max_buffer_size;
         slabs.extend(crate::images::slabs("tower", Segment::Weights, Role::Matrices, tower, most)?);
 
-        let mut pool = Pool::new("kv", Segment::Kv, Role::Kv, limits.max_buffer_size, slabs.len());
+        let mut pool = Pool::new("kv", Segment::Kv, Role::Kv, limits.max_buffer_size, weights + slabs.len());
         let kv = crate::kv::place(model, geometry, profile, &mut pool)?;
         slabs.extend(pool.slabs());
 
-        let mut pool =
-            Pool::new("recurrent", Segment::Recurrent, Role::Recurrent, limits.max_buffer_size, slabs.len());
+        let mut pool = Pool::new(
+            "recurrent",
+            Segment::Recurrent,
+            Role::Recurrent,
+            limits.max_buffer_size,
+            weights + slabs.len(),
+        );
         let recurrent = crate::recurrent::place(model, geometry, profile, &mut pool)?;
         slabs.extend(pool.slabs());
 
-        let mut pool =
-            Pool::new("retained", Segment::Retained, Role::Retained, limits.max_buffer_size, slabs.len());
+        let mut pool = Pool::new(
+            "retained",
+            Segment::Retained,
+            Role::Retained,
+            limits.max_buffer_size,
+            weights + slabs.len(),
+        );
         let snapshots = crate::retained::place(model, geometry, profile, &mut pool)?;
         slabs.extend(pool.slabs());
         Ok(Pools { slabs, kv, recurrent, snapshots })
@@ -182,7 +193,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Adds them: `arena` by buffer, `params` slots, and `results` the most bytes of a step's results.
+    /// Adds them after those of the weights and the others: `arena` by buffer, `params` slots, and `results` the most bytes of a step's results.
     pub fn new(
         slabs: &mut Vec<Slab>,
         prepared: &Prepared,
@@ -208,7 +219,7 @@ impl Tail {
                 return Err(PlanError::Limit { limit, name: slab.name(), need: bytes, have });
             }
             slabs.push(slab);
-            Ok(slabs.len() as u32 - 1)
+            Ok((prepared.slabs.len() + slabs.len()) as u32 - 1)
         };
         let step_bytes = step.words.saturating_mul(4);
         let step_buffer = io("step", None, Role::Step, step_bytes)?;
@@ -250,7 +261,7 @@ impl Pricer<'_> {
             prepared,
             kv: &kv,
             recurrent: &recurrent,
-            arena_base: slabs.len() as u32,
+            arena_base: (prepared.slabs.len() + slabs.len()) as u32,
         };
         let mut programs = Vec::new();
         let mut arena: Vec<u64> = Vec::new();
@@ -271,7 +282,7 @@ impl Pricer<'_> {
             geometry: geometry.clone(),
             profile: profile.clone(),
             estimate_only: estimate_only(model, geometry),
-            buffers: slabs.iter().map(Buffer::from).collect(),
+            buffers: prepared.slabs.iter().chain(&slabs).map(Buffer::from).collect(),
             staging_bytes: tail.staging_bytes,
             groups: prepared.groups.all.clone(),
             vectors: prepared.vectors.clone(),

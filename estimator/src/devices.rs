@@ -100,6 +100,14 @@ pub struct Check {
     pub ok: bool,
 }
 
+/// What begins an entry of [`DATA`].
+const ENTRY: &str = "\n[[device]]\n";
+
+/// A name without case, spaces and dashes.
+fn plain(text: &str) -> String {
+    text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
 impl DeviceTable {
     /// The table of this crate.
     ///
@@ -107,6 +115,32 @@ impl DeviceTable {
     /// [`DeviceError::Table`]: none that a build which passed its tests can have.
     pub fn standard() -> Result<Self, DeviceError> {
         Self::parse(DATA)
+    }
+
+    /// As much of the table as [`DeviceTable::find`] needs for this name: reading all of it takes longer than a price.
+    ///
+    /// # Errors
+    /// As [`DeviceTable::standard`].
+    pub fn standard_for(name: &str) -> Result<Self, DeviceError> {
+        let mut parts = DATA.split(ENTRY);
+        let head = parts.next().unwrap_or_default();
+        let wanted = plain(name);
+        let named = |entry: &str| {
+            let line = entry.lines().find_map(|line| line.strip_prefix("name = \""));
+            plain(line.unwrap_or_default())
+        };
+        let entries: Vec<(String, &str)> = parts.map(|entry| (named(entry), entry)).collect();
+        let exact = entries.iter().find(|(name, _)| *name == wanted);
+        let near: Vec<&str> = match exact {
+            Some((_, entry)) => vec![entry],
+            None => {
+                entries.iter().filter(|(name, _)| name.contains(&wanted)).map(|(_, entry)| *entry).collect()
+            }
+        };
+        if near.is_empty() {
+            return Self::standard();
+        }
+        Self::parse(&std::iter::once(head).chain(near).collect::<Vec<_>>().join(ENTRY))
     }
 
     /// A table in the same form.
@@ -123,9 +157,6 @@ impl DeviceTable {
     /// # Errors
     /// [`DeviceError::Unknown`], with those it may be.
     pub fn find(&self, name: &str) -> Result<&DeviceEntry, DeviceError> {
-        let plain = |text: &str| -> String {
-            text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
-        };
         let wanted = plain(name);
         let unknown = |near: Vec<&DeviceEntry>| DeviceError::Unknown {
             name: name.chars().take(80).collect(),
@@ -246,5 +277,22 @@ mod tests {
         assert!(near.contains(&"apple-m4-max-64".to_owned()) && near.len() == 4, "{near:?}");
         assert!(table.find("").is_err() && table.find("warp drive").is_err());
         assert!(DeviceTable::parse("device = 3").is_err());
+    }
+
+    #[test]
+    fn a_part_of_the_table_finds_what_the_table_finds() {
+        let table = DeviceTable::standard().unwrap();
+        let names = table.device.iter().map(|d| d.name.as_str());
+        for name in names.chain(["4090", "RTX 4090", "m4 max", "Apple", "", "warp drive", "h200 ", "x\"y"]) {
+            let part = DeviceTable::standard_for(name).unwrap();
+            assert_eq!((part.schema, &part.date), (table.schema, &table.date));
+            match (part.find(name), table.find(name)) {
+                (Ok(a), Ok(b)) => assert_eq!(a, b),
+                (Err(a), Err(b)) => assert_eq!(a.to_string(), b.to_string()),
+                (a, b) => panic!("{name}: {a:?}, {b:?}"),
+            }
+        }
+        let one = DeviceTable::standard_for("h200").unwrap();
+        assert_eq!(one.device.len(), 1, "{:?}", one.device);
     }
 }

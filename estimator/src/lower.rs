@@ -11,8 +11,8 @@ mod tables;
 mod work;
 
 use bind::Draft;
-pub(crate) use family::Family;
-pub(crate) use summary::{Cuts, Named, Part, Summary};
+pub(crate) use family::{Family, Index, Members, begun};
+pub(crate) use summary::{Cuts, Masks, Named, Part, Summary};
 pub(crate) use tables::Tables;
 
 use crate::error::PlanError;
@@ -80,9 +80,8 @@ pub(crate) struct Lowering<'a> {
     takes: Takes,
     /// The window of vectors that the op at hand looks at.
     vectors: View,
-    /// Whether an op like the one at hand but for where its vectors stand has been lowered: of its dispatches only those
-    /// that say where are asked for, and its scratch.
-    vectors_only: bool,
+    /// Vectors of the op at hand that are said to stand further on than they do, the `i`th by `1 << i` times its unit.
+    moved: Vec<(VectorId, u32)>,
     /// Of families of experts, by the rows of an expert and whether there is a bias.
     steps: FxHashMap<(u32, bool), Arc<Steps>>,
     /// Whether a draft may stand for many dispatches: a sum is asked for and not a program.
@@ -115,7 +114,7 @@ impl<'a> Lowering<'a> {
             scratch: Vec::new(),
             sorted: FxHashMap::default(),
             vectors,
-            vectors_only: false,
+            moved: Vec::new(),
             steps: FxHashMap::default(),
             summed: false,
             op: 0,
@@ -438,7 +437,9 @@ impl<'a> Lowering<'a> {
     }
 
     fn vector(&self, label: &str, id: VectorId) -> Result<u32, PlanError> {
-        Ok(self.place(label, id)?.word)
+        let word = self.place(label, id)?.word;
+        let moved = (0..).zip(&self.moved).find(|(_, (moved, _))| *moved == id);
+        Ok(moved.map_or(word, |(i, (_, unit))| word.wrapping_add(unit.wrapping_shl(i))))
     }
 
     fn place(&self, label: &str, id: VectorId) -> Result<VectorPlace, PlanError> {

@@ -9,11 +9,6 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Whether a number has been met.
-    pub fn has(&self, id: u32) -> bool {
-        self.bits.get(id as usize / 64).is_some_and(|word| word & (1 << (id % 64)) != 0)
-    }
-
     /// Meets a number. Answers whether it is met for the first time.
     pub fn mark(&mut self, id: u32) -> bool {
         let (word, bit) = (id as usize / 64, 1 << (id % 64));

@@ -2,14 +2,16 @@
 //! looks at, and numbers for parameters and pipelines, so that those of several programs are counted without being
 //! compared.
 
+use crate::alike::Classes;
 use crate::build::Cut;
 use crate::error::PlanError;
 use crate::geometry::Geometry;
-use crate::lower::{Family, Lowering, NARROW, Part, Scratch, Shared, Summary};
+use crate::lower::{Family, Index, Lowering, Members, NARROW, Part, Scratch, Shared, Summary, begun};
 use crate::marks::Marks;
 use crate::pricer::Price;
 use plimsoll_kernels::Kernel;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Prices, parts and arenas that are kept; past that all are forgotten.
@@ -25,6 +27,9 @@ pub(crate) struct Memo {
     parts: RwLock<FxHashMap<PartKey, Arc<Known>>>,
     rooms: RwLock<FxHashMap<(u32, u32), Room>>,
     arenas: RwLock<FxHashMap<ArenaKey, Arena>>,
+    /// Different parameters in the families of parts, by their numbers.
+    begun: RwLock<FxHashMap<Vec<u32>, u64>>,
+    parts_begun: AtomicU32,
 }
 
 /// Bytes of each buffer of an arena, or what does not fit.
@@ -33,11 +38,9 @@ type Arena = Result<Arc<[u64]>, PlanError>;
 /// Numbers of parameters and pipelines, so that those of several programs are counted once without being compared.
 #[derive(Debug, Default)]
 struct Words {
-    params: FxHashMap<Vec<u32>, u32>,
-    /// How long those are.
-    lengths: Vec<usize>,
-    /// The bases of families.
-    bases: FxHashMap<Vec<u32>, u32>,
+    params: FxHashMap<Arc<[u32]>, u32>,
+    /// Those of each number.
+    numbered: Vec<Arc<[u32]>>,
     kernels: FxHashMap<Kernel, u32>,
 }
 
@@ -66,11 +69,13 @@ pub(crate) struct Room {
 /// A [`Summary`] with numbers for its parameters and pipelines.
 #[derive(Debug)]
 pub(crate) struct Known {
+    /// Its number, where it has families of many beginnings.
+    id: Option<u32>,
     params: Vec<u32>,
     /// Parameters that might be those of a KV range too.
     like_ranges: Vec<(u32, [u32; 4])>,
-    /// Of the sum's families.
-    bases: Vec<u32>,
+    /// The base of each layer of a family, and its index; the others are among the parameters.
+    begun: Vec<(u32, usize)>,
     kernels: Vec<u32>,
     pub sum: Summary,
 }
@@ -99,7 +104,8 @@ impl Memo {
             || read(&self.prices, |p| p.len()) > KEPT
             || read(&self.arenas, |a| a.len()) > KEPT
             || read(&self.rooms, |r| r.len()) > KEPT
-            || read(&self.words, |w| w.params.len() + w.bases.len()) > KEPT_WORDS
+            || read(&self.begun, |b| b.len()) > KEPT
+            || read(&self.words, |w| w.numbered.len()) > KEPT_WORDS
     }
 
     pub fn keep(&self, geometry: &Geometry, price: Result<Price, PlanError>) -> Result<Price, PlanError> {
@@ -129,12 +135,9 @@ impl Memo {
                 tokens = (max_tokens > NARROW).into();
                 0
             }
-            Part::Tokens => {
-                inputs[0] = step.ids;
-                0
-            }
+            Part::Tokens => 0,
             Part::Rows => {
-                inputs[0] = step.rows;
+                inputs[..2].copy_from_slice(&[step.ids, step.rows]);
                 geometry.logit_rows.min(max_tokens)
             }
             Part::Recurrent | Part::Attention => {
@@ -149,7 +152,8 @@ impl Memo {
             }
         };
         kept(&self.parts, PartKey { part, max_tokens: tokens, logit_rows, inputs }, |_| {
-            Arc::new(self.known(Lowering::summary(shared, part, max_tokens, None)))
+            let classes = shared.prepared.facts.places();
+            Arc::new(self.known(classes, Lowering::summary(shared, part, max_tokens, None)))
         })
     }
 
@@ -166,60 +170,82 @@ impl Memo {
     }
 
     /// Gives the parameters and pipelines of a part their numbers.
-    fn known(&self, mut sum: Summary) -> Known {
+    fn known(&self, classes: &Classes, mut sum: Summary) -> Known {
         let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
         let (mut params, mut like_ranges, mut met) = (Vec::new(), Vec::new(), Marks::default());
-        words.params.reserve(sum.params.len());
-        for param in std::mem::take(&mut sum.params) {
-            let next = words.params.len() as u32;
-            if !words.lengths.contains(&param.len()) {
-                words.lengths.push(param.len());
+        let mut take = |words: &mut Words, param: &[u32]| {
+            let id = words.number(param);
+            match <[u32; 4]>::try_from(param) {
+                Ok(range) => like_ranges.push((id, range)),
+                Err(_) if met.mark(id) => params.push(id),
+                Err(_) => {}
             }
-            let range = <[u32; 4]>::try_from(&param[..]).ok();
-            let id = *words.params.entry(param).or_insert(next);
-            match range {
-                Some(range) => like_ranges.push((id, range)),
-                None if met.mark(id) => params.push(id),
-                None => {}
+        };
+        std::mem::take(&mut sum.params).iter().for_each(|param| take(&mut words, param));
+        let mut begun = Vec::new();
+        for (index, family) in sum.families.iter().enumerate() {
+            for base in Members::new(family, &sum.layers, classes).bases() {
+                if family.is_one() {
+                    take(&mut words, &base)
+                } else {
+                    begun.push((words.number(&base), index))
+                }
             }
         }
-        let bases = sum.families.iter().map(|family| {
-            let next = words.bases.len() as u32;
-            *words.bases.entry(family.base.clone()).or_insert(next)
-        });
-        let bases = bases.collect();
         let kernels = std::mem::take(&mut sum.kernels).into_iter().map(|kernel| {
             let next = words.kernels.len() as u32;
             *words.kernels.entry(kernel).or_insert(next)
         });
         let kernels = kernels.collect();
-        Known { params, like_ranges, bases, kernels, sum }
+        let id = (!begun.is_empty()).then(|| self.parts_begun.fetch_add(1, Ordering::Relaxed));
+        Known { id, params, like_ranges, begun, kernels, sum }
     }
 
     /// Different parameters, those of the ranges with them, and different pipelines.
-    pub fn count(&self, programs: &[Arc<Known>], readers: &[Summary], cut: &Cut) -> (u64, u32) {
+    pub fn count(
+        &self,
+        classes: &Classes,
+        programs: &[Arc<Known>],
+        readers: &[Summary],
+        cut: &Cut,
+    ) -> (u64, u32) {
         let (mut params, mut kernels) = (Marks::default(), Marks::default());
-        let mut families: Vec<(u32, &Family)> = Vec::new();
+        let mut ids: Vec<u32> = Vec::new();
         for known in programs {
             let more = known.like_ranges.iter().filter(|(_, words)| !cut.holds(*words));
-            for id in known.params.iter().copied().chain(more.map(|&(id, _)| id)) {
-                params.mark(id);
-            }
+            let more = more.map(|&(id, _)| id);
+            ids.extend(known.params.iter().copied().chain(more).filter(|&id| params.mark(id)));
             for &id in &known.kernels {
                 kernels.mark(id);
             }
-            families.extend(known.bases.iter().copied().zip(&known.sum.families));
         }
+        // Families of the parts that are kept, and of the others.
+        let mut old: Vec<Members<'_>> = Vec::new();
+        for known in programs {
+            let members = known.sum.families.iter().map(|f| Members::new(f, &known.sum.layers, classes));
+            old.extend(members.filter(|members| !members.is_one()));
+        }
+        let made = readers
+            .iter()
+            .flat_map(|sum| sum.families.iter().map(|family| Members::new(family, &sum.layers, classes)));
+        let made: Vec<Members<'_>> = made.collect();
+        let ids_begun = programs.iter().filter_map(|known| known.id).collect();
+        let begun = kept(&self.begun, ids_begun, |_| {
+            let bases = programs.iter().flat_map(|known| {
+                let family = |index: usize| known.sum.families.get(index);
+                known.begun.iter().filter_map(move |&(base, index)| Some((base, family(index)?)))
+            });
+            begun(&mut bases.collect::<Vec<(u32, &Family)>>())
+        });
         let mut fresh: FxHashSet<&[u32]> = FxHashSet::default();
         let mut unseen: FxHashSet<&Kernel> = FxHashSet::default();
-        let members = read(&self.words, |words| {
+        let params = read(&self.words, |words| {
             for sum in readers {
                 for param in &sum.params {
                     match words.params.get(&param[..]) {
                         _ if <[u32; 4]>::try_from(&param[..]).is_ok_and(|range| cut.holds(range)) => {}
-                        Some(&id) => {
-                            params.mark(id);
-                        }
+                        Some(&id) if params.mark(id) => ids.push(id),
+                        Some(_) => {}
                         None => {
                             fresh.insert(&param[..]);
                         }
@@ -236,50 +262,45 @@ impl Memo {
                     }
                 }
             }
-            members(&families) - words.met(&families, |id| params.has(id), &fresh)
+            let known = ids.iter().filter_map(|&id| words.numbered.get(id as usize)).map(|words| &words[..]);
+            let single = known.chain(fresh.iter().copied());
+            // Hardly any kernels have as many parameters.
+            if made.iter().any(|one| old.iter().any(|other| one.length() == other.length())) {
+                old.extend(made);
+                let mut index = Index::new(&old);
+                return index.count() + single.filter(|words| !index.holds(words)).count() as u64;
+            }
+            let lengths = old.iter().fold(0, |lengths, m| lengths | bit(m.length()));
+            let mut found: Option<Index<'_>> = None;
+            let mut made = Index::new(&made);
+            let mut held = |words: &[u32]| {
+                made.holds(words)
+                    || bit(words.len()) & lengths != 0
+                        && found.get_or_insert_with(|| Index::new(&old)).holds(words)
+            };
+            let single = single.filter(|words| !held(words)).count() as u64;
+            begun + made.count() + single
         });
         // The ranges, and the one that covers any position.
         let ranges = u64::from(cut.count) + 1;
-        let params = ranges + u64::from(params.count) + fresh.len() as u64 + members;
-        (params, kernels.count + unseen.len() as u32)
+        (ranges + params, kernels.count + unseen.len() as u32)
     }
 }
 
-/// Different parameters in families, each with the number of its base.
-fn members(families: &[(u32, &Family)]) -> u64 {
-    let mut sorted = families.to_vec();
-    sorted.sort_unstable_by_key(|(base, _)| *base);
-    // Those of one base are different where they begin elsewhere.
-    let different = sorted.chunk_by(|(a, _), (b, _)| a == b).map(|alike| {
-        let rows = alike.first().map_or(&[][..], |(_, family)| &family.rows);
-        if alike.iter().any(|(_, family)| family.rows != rows) {
-            return alike.iter().flat_map(|(_, family)| family.firsts()).collect::<FxHashSet<_>>().len();
-        }
-        let mut experts: Vec<u32> = alike.iter().flat_map(|(_, family)| &family.experts).copied().collect();
-        experts.sort_unstable();
-        experts.dedup();
-        experts.len() * rows.len()
-    });
-    different.map(|count| count as u64).sum()
+/// A bit for a length, of 64.
+fn bit(length: usize) -> u64 {
+    1 << (length % 64)
 }
 
 impl Words {
-    /// How many parameters of single dispatches are those of a member of a family too.
-    fn met(
-        &self,
-        families: &[(u32, &Family)],
-        is_counted: impl Fn(u32) -> bool,
-        fresh: &FxHashSet<&[u32]>,
-    ) -> u64 {
-        // Hardly any kernel has as many parameters.
-        let mut lengths: Vec<usize> = families.iter().map(|(_, family)| family.base.len()).collect();
-        lengths.sort_unstable();
-        lengths.dedup();
-        let of_length = |words: &&[u32]| lengths.contains(&words.len());
-        let known = self.lengths.iter().any(|length| lengths.contains(length));
-        let counted =
-            self.params.iter().filter(|(_, id)| known && is_counted(**id)).map(|(words, _)| &words[..]);
-        let single = counted.chain(fresh.iter().copied()).filter(of_length);
-        single.filter(|words| families.iter().any(|(_, family)| family.holds(words))).count() as u64
+    /// The number of parameters.
+    fn number(&mut self, param: &[u32]) -> u32 {
+        if let Some(&id) = self.params.get(param) {
+            return id;
+        }
+        let (id, param) = (self.numbered.len() as u32, Arc::<[u32]>::from(param));
+        self.numbered.push(param.clone());
+        self.params.insert(param, id);
+        id
     }
 }

@@ -1,10 +1,10 @@
 //! What no geometry changes: where the weights stand, and what a graph says of itself.
 
-use crate::alike::{self, Class};
+use crate::alike::{self, Classes};
 use crate::error::PlanError;
 use crate::folds::{Fold, folds};
 use crate::groups::Groups;
-use crate::lower::Part;
+use crate::lower::{Masks, Part};
 use crate::plan::{Role, Segment, VectorPlace, View};
 use crate::pool::{Pool, Slab};
 use crate::vectors;
@@ -13,6 +13,7 @@ use plimsoll_kernels::{AttentionShape, Profile};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{Op, Rows, StateId, TensorId};
 use rustc_hash::FxHashMap;
+use std::sync::RwLock;
 
 /// The weights of a model on a profile, placed, and the facts of its graph.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct Prepared {
     pub slabs: Vec<Slab>,
     /// Bytes of those.
     pub bytes: u64,
+    /// The last of the largest of those.
+    pub largest: Option<Slab>,
     /// Bytes of the matrices.
     pub matrix_bytes: u64,
     /// Bytes of the longest row.
@@ -32,6 +35,8 @@ pub(crate) struct Prepared {
     /// The most tokens of a step and the most logit rows whose tensors fit bindings and buffers: more are refused.
     pub most_rows: (u32, u32),
     pub facts: Facts,
+    /// What has been found out of attention so far.
+    pub masks: RwLock<Masks>,
 }
 
 impl Prepared {
@@ -44,10 +49,26 @@ impl Prepared {
         let matrix_bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
         let longest_row = groups.all.iter().map(|g| g.record.stride()).max().unwrap_or(0);
         let (vector_places, vectors) = vectors::place(model, profile, &mut slabs)?;
-        let facts = Facts::new(model, profile, &groups, &vectors, &vector_places);
+        let mut facts = Facts::new(model, profile, &groups, &vectors, &vector_places);
+        for (index, part) in (0..).zip(&facts.parts) {
+            facts.of_part[*part as usize].push(index);
+        }
         let bytes = slabs.iter().map(|b| b.bytes).fold(0, u64::saturating_add);
         let most_rows = most_rows(model, profile, &facts);
-        Ok(Self { groups, vectors, vector_places, slabs, bytes, matrix_bytes, longest_row, most_rows, facts })
+        let largest = slabs.iter().max_by_key(|s| s.bytes).copied();
+        Ok(Self {
+            groups,
+            vectors,
+            vector_places,
+            slabs,
+            bytes,
+            largest,
+            matrix_bytes,
+            longest_row,
+            most_rows,
+            facts,
+            masks: RwLock::default(),
+        })
     }
 }
 
@@ -81,6 +102,8 @@ pub(crate) struct Facts {
     pub windows: Vec<View>,
     /// What each op's lowering depends on.
     pub parts: Vec<Part>,
+    /// The ops of each part.
+    pub of_part: [Vec<u32>; Part::ALL.len()],
     /// Heads of every state and of every attention op; `None` for a recurrent state. Each once.
     pub shapes: Vec<Option<AttentionShape>>,
     /// Operations for a row of queries and a key of the dearest attention, where there is any.
@@ -99,7 +122,7 @@ pub(crate) struct Ops {
     /// When tensors begin to be alive and when they no longer are, in the order of the ops, those that end there first.
     pub changes: Vec<(u32, bool, u32)>,
     /// Which ops are lowered alike.
-    pub classes: Vec<Option<Class>>,
+    pub classes: Classes,
 }
 
 impl Facts {
@@ -134,6 +157,7 @@ impl Facts {
             folds: Vec::new(),
             windows: Vec::with_capacity(ops.len()),
             parts: ops.iter().map(|(_, op)| part(model, op)).collect(),
+            of_part: std::array::from_fn(|_| Vec::new()),
             shapes,
             writers: FxHashMap::default(),
             fault: None,
@@ -171,6 +195,11 @@ impl Facts {
         facts
     }
 
+    /// Where the vectors of each class stand: those of programs for many tokens have the same numbers in those for few.
+    pub fn places(&self) -> &Classes {
+        &self.narrow.classes
+    }
+
     /// What the ops of a program for few or for many tokens touch.
     pub fn ops(&self, narrow: bool) -> &Ops {
         if narrow { &self.narrow } else { &self.wide }
@@ -194,7 +223,7 @@ impl Facts {
 
 impl Ops {
     /// Of a program in which ops are folded into others.
-    fn folded(model: &Model, folds: &[Fold], classes: Vec<Option<Class>>) -> Result<Self, PlanError> {
+    fn folded(model: &Model, folds: &[Fold], classes: Classes) -> Result<Self, PlanError> {
         let alive = vec![None; model.graph.tensors.len()];
         let mut this = Self { alive, changes: Vec::new(), classes };
         for (index, ((label, op), fold)) in (0..).zip(model.graph.ops.iter().zip(folds)) {
@@ -296,6 +325,7 @@ fn part(model: &Model, op: &Op) -> Part {
         | Op::ClampedGate { .. }
         | Op::Add { .. }
         | Op::Softcap { .. } => Part::Fixed,
+        Op::Embed { .. } => Part::Rows,
         _ if op.reads().iter().chain(&op.writes()).any(rows) => Part::Rows,
         _ => Part::Tokens,
     }

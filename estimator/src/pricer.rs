@@ -167,7 +167,7 @@ impl<'a> Pricer<'a> {
         }
         let Placed { mut slabs, kv, recurrent, step, cut, sizes, .. } =
             Placed::new(model, geometry, profile, prepared)?;
-        let resident = slabs.iter().map(|s| s.bytes).fold(0, u64::saturating_add);
+        let resident = slabs.iter().map(|s| s.bytes).fold(prepared.bytes, u64::saturating_add);
         if resident > most {
             return Err(Stop::Beyond);
         }
@@ -179,7 +179,7 @@ impl<'a> Pricer<'a> {
             prepared,
             kv: &kv,
             recurrent: &recurrent,
-            arena_base: slabs.len() as u32,
+            arena_base: (prepared.slabs.len() + slabs.len()) as u32,
         };
         let cuts = Cuts::new(&kv);
         let mut programs: Vec<Arc<Known>> = Vec::new();
@@ -225,11 +225,11 @@ impl<'a> Pricer<'a> {
             programs.extend(known.into_iter().skip(usize::from(!programs.is_empty())));
             readers.push(readers_here);
         }
-        let (params, pipelines) = memo.count(&programs, &readers, &cut);
+        let (params, pipelines) = memo.count(prepared.facts.places(), &programs, &readers, &cut);
         crate::images::widen(&mut arena, model, geometry, profile.limits.max_buffer_size)?;
         let tail = Tail::new(&mut slabs, prepared, profile, &step, &arena, params, results)?;
         let largest = largest.map(|(bytes, op, name)| (bytes, name.of(model, op)));
-        Ok(sums(&slabs, &kv, tail.staging_bytes, largest, pipelines))
+        Ok(sums(prepared, &slabs, &kv, tail.staging_bytes, largest, pipelines))
     }
 
     /// Bytes moved and floating-point operations of greedy steps, each with how many tokens its rows see: those of
@@ -246,7 +246,7 @@ impl<'a> Pricer<'a> {
         let prepared = self.prepared(geometry)?;
         let Placed { slabs, kv, recurrent, step, sizes, .. } =
             Placed::new(model, geometry, profile, prepared)?;
-        let arena_base = slabs.len() as u32;
+        let arena_base = (prepared.slabs.len() + slabs.len()) as u32;
         let shared = Shared {
             model,
             geometry,
@@ -279,17 +279,25 @@ impl<'a> Pricer<'a> {
     }
 }
 
-/// Adds up buffers.
-fn sums(slabs: &[Slab], kv: &KvPlan, staging: u64, binding: Option<(u64, String)>, pipelines: u32) -> Price {
+/// Adds up the buffers of the weights and the others.
+fn sums(
+    weights: &Prepared,
+    slabs: &[Slab],
+    kv: &KvPlan,
+    staging: u64,
+    binding: Option<(u64, String)>,
+    pipelines: u32,
+) -> Price {
     let mut by_segment = [0u64; Segment::ALL.len()];
-    let mut total = 0u64;
+    by_segment[Segment::Weights as usize] = weights.bytes;
+    let mut total = weights.bytes;
     for slab in slabs {
         let sum = &mut by_segment[slab.segment as usize];
         *sum = sum.saturating_add(slab.bytes);
         total = total.saturating_add(slab.bytes);
     }
     let of = |segment: Segment| by_segment[segment as usize];
-    let largest = slabs.iter().max_by_key(|s| s.bytes);
+    let largest = weights.largest.iter().chain(slabs).max_by_key(|s| s.bytes);
     Price {
         bytes: Bytes {
             weights: of(Segment::Weights),

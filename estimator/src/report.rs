@@ -6,7 +6,7 @@ use crate::coefficients::Coefficients;
 use crate::company::Company;
 use crate::devices::Check;
 use crate::error::PlanError;
-use crate::geometry::{Geometry, Priced};
+use crate::geometry::Geometry;
 use crate::images::ImagesPart;
 use crate::others::Others;
 use crate::peers::{Bound, Line};
@@ -16,14 +16,17 @@ use crate::roofline::Ceilings;
 use crate::solve::{Frontier, Solver};
 use crate::verdict::{self, Lasts, Overhead, Refusal, Suggestion, Verdict};
 use crate::weights::{self, Parts};
-use plimsoll_kernels::{KvFormat, Profile, step::PAGE};
+use plimsoll_kernels::{Profile, step::PAGE};
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::{BytesRead, Checkpoint};
 use plimsoll_models::graph::Op;
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
 
+mod around;
 mod parts;
+
+use around::{beside, ladder, levers};
 
 /// Version of the document.
 pub const SCHEMA: u32 = 1;
@@ -340,9 +343,29 @@ impl Report {
             (None, None) => "no_budget",
         };
         let refusal = refused.as_ref().map(RefusalPart::of);
+        // What takes longest is made beside the rest: the frontier, or without a budget the coefficients.
+        let aside = || match budget {
+            Some(_) => (solver.frontier(geometry), None),
+            // Without a budget everything up to the limits of the adapter fits.
+            None => (Frontier::default(), Coefficients::new(pricer, geometry)),
+        };
+        let here = || {
+            let coefficients = budget.and_then(|_| Coefficients::new(pricer, geometry));
+            let model = ModelPart::of(checkpoint, model);
+            let levers = price.as_ref().map(|p| levers(pricer, geometry, p.total())).unwrap_or_default();
+            let largest = Fits {
+                context: solver.largest_context(geometry).map(|g| g.context),
+                slots: solver.largest_slots(geometry).map(|g| g.slots),
+                prefill_chunk: solver.largest_chunk(geometry).map(|g| g.prefill_chunk),
+            };
+            let images = ImagesPart::of(&solver, geometry);
+            (model, ladder(&solver, geometry), levers, largest, images, coefficients)
+        };
+        let ((frontier, made), (model_part, ladder, levers, largest, images, coefficients)) =
+            beside(aside, here);
         let report = Self {
             schema: SCHEMA,
-            model: ModelPart::of(checkpoint, model),
+            model: model_part,
             geometry: GeometryPart::of(model, geometry),
             profile: profile.name.clone(),
             bytes: price.as_ref().map(|p| p.bytes.clone()).unwrap_or_default(),
@@ -364,26 +387,21 @@ impl Report {
             budget: budget.map(BudgetPart::of),
             verdict: word.into(),
             refusal,
-            ladder: ladder(&solver, geometry),
-            levers: price.as_ref().map(|p| levers(pricer, geometry, p.total())).unwrap_or_default(),
-            largest: Fits {
-                context: solver.largest_context(geometry).map(|g| g.context),
-                slots: solver.largest_slots(geometry).map(|g| g.slots),
-                prefill_chunk: solver.largest_chunk(geometry).map(|g| g.prefill_chunk),
-            },
+            ladder,
+            levers,
+            largest,
             runtime: ours(),
             rules: Vec::new(),
             host: Vec::new(),
             peak: None,
-            images: ImagesPart::of(&solver, geometry),
+            images,
             pipelines: price.as_ref().map_or(0, |p| p.pipelines),
             estimate_only: price.as_ref().and_then(|_| estimate_only(model, geometry)),
             checks: Vec::new(),
             ceilings: None,
             others: None,
-            coefficients: Coefficients::new(pricer, geometry),
-            // Without a budget everything up to the limits of the adapter fits.
-            frontier: budget.map(|_| solver.frontier(geometry)).unwrap_or_default(),
+            coefficients: made.or(coefficients),
+            frontier,
         };
         Ok((report, refused))
     }
@@ -428,71 +446,4 @@ fn checkpoint_bytes(checkpoint: &Checkpoint, model: &Model) -> CheckpointBytes {
     };
     let Parts { text, vision, draft, other } = parts;
     CheckpointBytes { text, vision, draft, other }
-}
-
-/// Contexts from 1,024 by doubling to the model's, and the one asked for.
-fn ladder(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Rung> {
-    let top = solver.pricer.model().context_max.max(geometry.context);
-    let doubling = std::iter::successors(Some(1024u32), |c| c.checked_mul(2)).take_while(|c| *c < top);
-    let mut contexts: Vec<u32> = doubling.chain([geometry.context, top]).collect();
-    contexts.sort_unstable();
-    contexts.dedup();
-    let rung = |context: u32| {
-        let geometry = Geometry { context, ..geometry.clone() };
-        let price = solver.pricer.price(&geometry).ok();
-        let verdict = match price.as_ref().map(|price| solver.has_room(&geometry, price)) {
-            None | Some(Some(false)) => "refused",
-            Some(Some(true)) => "fits",
-            Some(None) => "no_budget",
-        };
-        Rung { context, total: price.map(|p| p.total()), verdict: verdict.into() }
-    };
-    contexts.into_iter().map(rung).collect()
-}
-
-/// What single changes save, most first.
-fn levers(pricer: &Pricer<'_>, g: &Geometry, total: u64) -> Vec<Lever> {
-    let mut changes: Vec<(String, Geometry)> = Vec::new();
-    if g.slots > 1 {
-        let logit_rows = if g.logit_rows == g.slots { 1 } else { g.logit_rows };
-        changes.push((format!("slots {} -> 1", g.slots), Geometry { slots: 1, logit_rows, ..g.clone() }));
-    }
-    if g.context >= 64 {
-        let context = g.context / 2;
-        changes.push((format!("context {} -> {context}", g.context), Geometry { context, ..g.clone() }));
-    }
-    if g.prefill_chunk > 128 {
-        changes.push((
-            format!("prefill_chunk {} -> 128", g.prefill_chunk),
-            Geometry { prefill_chunk: 128, ..g.clone() },
-        ));
-    }
-    let asked = g.kv_pair();
-    for kv in KvFormat::ALL {
-        let priced = Priced { kv: None, ..g.priced.clone() };
-        changes.push((format!("kv {asked} -> {kv}"), Geometry { kv, priced, ..g.clone() }));
-    }
-    if g.priced.snapshots > 0 {
-        let priced = Priced { snapshots: 0, ..g.priced.clone() };
-        changes.push((format!("snapshots {} -> 0", g.priced.snapshots), Geometry { priced, ..g.clone() }));
-    }
-    if g.draft_depth > 0 {
-        changes
-            .push((format!("draft_depth {} -> 0", g.draft_depth), Geometry { draft_depth: 0, ..g.clone() }));
-    }
-    if g.logit_rows > g.slots {
-        changes.push((
-            format!("logit_rows {} -> {}", g.logit_rows, g.slots),
-            Geometry { logit_rows: g.slots, ..g.clone() },
-        ));
-    }
-    let mut levers: Vec<Lever> = changes
-        .into_iter()
-        .filter_map(|(change, geometry)| {
-            let saves = total.checked_sub(pricer.price(&geometry).ok()?.total())?;
-            (saves > 0).then_some(Lever { change, saves })
-        })
-        .collect();
-    levers.sort_by_key(|l| std::cmp::Reverse(l.saves));
-    levers
 }

@@ -261,7 +261,7 @@ pub fn run(
     }
     // The process ends with this: to free what thousands of layers took piece by piece would be a fifth of its time.
     let model = ManuallyDrop::new(recast(args, build(checkpoint, path)?, checkpoint)?);
-    let table = args.device.as_ref().map(|_| DeviceTable::standard()).transpose().map_err(table_error)?;
+    let table = args.device.as_deref().map(DeviceTable::standard_for).transpose().map_err(table_error)?;
     let device = match (&args.device, &table) {
         (Some(_), _) if machine.is_some() => {
             return Err(Failure::Usage("--device and --adapter name two devices: give one".into()));

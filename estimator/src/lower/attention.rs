@@ -1,11 +1,16 @@
 //! Attention, lowered: head norms, rope and the KV write; the pages of every segment; the merge of the splits.
 
-use super::{Lowering, NARROW, Operand, Shared, tile_tokens};
+use super::family::{MANY, Steps};
+use super::{Family, Lowering, NARROW, Operand, Shared, tile_tokens};
 use crate::error::PlanError;
-use crate::plan::When;
+use crate::plan::{KvSegment, When};
 use plimsoll_kernels::ops::rope_kv::{HeadNorm, KvPlace, Rope};
 use plimsoll_kernels::ops::{attention, attention_merge, rope_kv};
 use plimsoll_models::graph::{self, Keys, TensorId};
+use std::sync::Arc;
+
+/// Drafts of segments with so many pages, by their index.
+type Alike = Vec<(u32, usize)>;
 
 impl<'a> Lowering<'a> {
     /// Head norms, rope and KV write; attention over every segment; the merge of its splits.
@@ -55,7 +60,7 @@ impl<'a> Lowering<'a> {
             }
         };
         let sinks = self.vector_of(label, op.sinks, shape.heads)?;
-        let place = |segment: &crate::plan::KvSegment| KvPlace {
+        let place = |segment: &KvSegment| KvPlace {
             table: table.offset,
             pages: table.pages,
             first_page: segment.first_page,
@@ -67,8 +72,13 @@ impl<'a> Lowering<'a> {
             Keys::Shared if q_norm.is_some() || rope.is_some() => 1,
             Keys::Shared => 0,
         };
-        let prepared = if self.vectors_only && q_norm.or(k_norm).is_none() { 0 } else { prepared };
+        let many = self.summed && layer.segments.len() >= MANY;
+        let mut alike = Alike::default();
         for (i, segment) in layer.segments.iter().take(prepared).enumerate() {
+            // All but the first of as many pages differ in where they begin.
+            if many && i > 0 && self.again_in(&alike, segment) {
+                continue;
+            }
             let args = rope_kv::Args {
                 shape,
                 kv: layer.layout,
@@ -86,21 +96,31 @@ impl<'a> Lowering<'a> {
             let operands =
                 vec![Operand::Tensor(qkv), Operand::View(segment.view), Operand::View(self.vectors)];
             self.push(label, ".rope_kv", When::Always, rope_kv::plan(profile, &args), operands);
+            if many && i > 0 {
+                alike.push((segment.pages, self.drafts.len() - 1));
+                self.stand_for_pages(segment, |first_page| {
+                    let place = KvPlace { first_page, ..args.place };
+                    rope_kv::plan(profile, &rope_kv::Args { place, ..args.clone() }).params
+                });
+            }
         }
 
         let splits = if self.max_tokens <= NARROW { attention::decode_splits(profile, &shape) } else { 1 };
         let words = attention::scratch_words(&shape, splits, self.max_tokens);
         let scratch = self.scratch(words * 4);
-        if self.vectors_only && sinks.is_none() {
-            return Ok(());
-        }
         let tile = tile_tokens(&shape, self.max_tokens);
         let tile_table = step
             .tiles
             .iter()
             .position(|t| t.tokens == tile)
             .ok_or_else(|| PlanError::graph(label, "no tile table for its heads"))?;
+        let last = layer.segments.len().saturating_sub(1);
+        let mut alike = Alike::default();
         for (i, segment) in layer.segments.iter().enumerate() {
+            let within = many && i > 0 && i < last;
+            if within && self.again_in(&alike, segment) {
+                continue;
+            }
             let args = attention::Args {
                 shape,
                 kv: layer.layout,
@@ -113,7 +133,7 @@ impl<'a> Lowering<'a> {
                 tiles: step.tiles[tile_table],
                 splits,
                 first_segment: i == 0,
-                last_segment: i + 1 == layer.segments.len(),
+                last_segment: i == last,
                 qkv_stride: self.width(qkv),
                 out_stride: self.width(out),
                 max_tokens: self.max_tokens,
@@ -132,6 +152,13 @@ impl<'a> Lowering<'a> {
             if let Some(draft) = self.drafts.last_mut() {
                 draft.ranged = kind.window.is_none();
             }
+            if within {
+                alike.push((segment.pages, self.drafts.len() - 1));
+                self.stand_for_pages(segment, |first_page| {
+                    let place = KvPlace { first_page, ..args.place };
+                    attention::plan(profile, &attention::Args { place, ..args.clone() }).params
+                });
+            }
         }
         if splits > 1 {
             let args = attention_merge::Args {
@@ -148,6 +175,23 @@ impl<'a> Lowering<'a> {
             self.push(label, ".merge", When::Always, attention_merge::plan(profile, &args), operands);
         }
         Ok(())
+    }
+
+    /// Lets the draft of a segment of as many pages stand for this one. Answers whether there is one.
+    fn again_in(&mut self, alike: &Alike, segment: &KvSegment) -> bool {
+        let found = alike.iter().find(|(pages, _)| *pages == segment.pages);
+        let draft = found.and_then(|(_, draft)| self.drafts.get_mut(*draft));
+        let Some(family) = draft.and_then(|draft| draft.family.as_mut()) else { return false };
+        family.push(0, segment.first_page);
+        true
+    }
+
+    /// Makes a family of the last draft, of a segment whose dispatch at another first page has the parameters `words`.
+    fn stand_for_pages(&mut self, segment: &KvSegment, words: impl Fn(u32) -> Vec<u32>) {
+        if let Some(draft) = self.drafts.last_mut() {
+            let steps = Steps::of(|_, page| words(page));
+            draft.family = Some(Family::of(words(0), Arc::new(steps), 0, segment.first_page));
+        }
     }
 
     /// That the state has one writer in a step: this op, or one before it whose keys it shares.

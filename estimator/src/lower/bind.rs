@@ -59,7 +59,7 @@ impl Lowering<'_> {
                     Operand::View(view) => *view,
                 })
                 .collect();
-            check(|| label.clone(), &call, &views, self.shared.profile)?;
+            check(|| label.clone(), &call, &bound(&call), &views, self.shared.profile)?;
             dispatches.push(Dispatch {
                 label,
                 when,
@@ -184,6 +184,8 @@ impl Lowering<'_> {
         // The dispatch before, and whether it writes nothing but activations and scratch.
         let mut before: Option<&Draft<'_>> = None;
         let mut only_reads = false;
+        // Of its kernel.
+        let mut storage: Vec<Access> = Vec::new();
         for (i, draft) in drafts.iter().enumerate() {
             views.clear();
             views.extend(draft.operands.iter().map(|operand| match *operand {
@@ -194,9 +196,12 @@ impl Lowering<'_> {
             let bytes = views.iter().map(|v| v.bytes).max().unwrap_or(0);
             // Most dispatches of an op are one dispatch on another part of a buffer.
             if bytes > binding || !before.is_some_and(|before| before.binds_as(draft, only_reads)) {
+                if before.is_none_or(|before| before.call.kernel != draft.call.kernel) {
+                    storage = bound(&draft.call);
+                }
                 let label = || format!("{}{}", draft.label, draft.suffix);
-                check(label, &draft.call, &views, self.shared.profile)?;
-                only_reads = draft.only_reads();
+                check(label, &draft.call, &storage, &views, self.shared.profile)?;
+                only_reads = draft.only_reads(&storage);
             }
             before = Some(draft);
             if largest.is_none_or(|(most, _)| bytes >= most) {
@@ -242,12 +247,11 @@ impl Widest {
 
 impl Draft<'_> {
     /// Whether it writes no view: whatever its views, they overlap nothing that it writes.
-    fn only_reads(&self) -> bool {
-        let bound = self.call.kernel.operands().into_iter().filter(|access| *access != Access::Range);
-        let writes = |(operand, access): (&Operand, Access)| {
-            matches!(operand, Operand::View(_)) && access == Access::Write
+    fn only_reads(&self, storage: &[Access]) -> bool {
+        let writes = |(operand, access): (&Operand, &Access)| {
+            matches!(operand, Operand::View(_)) && *access == Access::Write
         };
-        !self.operands.iter().zip(bound).any(writes)
+        !self.operands.iter().zip(storage).any(writes)
     }
 
     /// Whether another dispatch runs the same pipeline on the same operands, its views in other places where it
@@ -267,17 +271,23 @@ impl Draft<'_> {
     }
 }
 
+/// How the kernel of a dispatch uses what it binds as storage, but for the step tables.
+fn bound(call: &Call) -> Vec<Access> {
+    let mut operands = call.kernel.operands();
+    operands.retain(|access| *access != Access::Range);
+    operands
+}
+
 /// Holds a dispatch against the limits, and proves that nothing it writes overlaps what else it binds.
 fn check(
     label: impl Fn() -> String,
     call: &Call,
+    storage: &[Access],
     views: &[View],
     profile: &Profile,
 ) -> Result<(), PlanError> {
     let limits = &profile.limits;
     let exceeds = |limit, need: u64, have: u64| PlanError::Limit { limit, name: label(), need, have };
-    let operands = call.kernel.operands();
-    let storage: Vec<Access> = operands.iter().copied().filter(|a| *a != Access::Range).collect();
     if storage.len() != views.len() {
         return Err(PlanError::graph(&label(), "a kernel was given another number of operands than it has"));
     }
@@ -297,11 +307,11 @@ fn check(
             limits.max_compute_invocations_per_workgroup.into(),
         ));
     }
-    for (i, (a, access)) in views.iter().zip(&storage).enumerate() {
+    for (i, (a, access)) in views.iter().zip(storage).enumerate() {
         if a.bytes > limits.max_storage_buffer_binding_size {
             return Err(exceeds(Limit::Binding, a.bytes, limits.max_storage_buffer_binding_size));
         }
-        for (b, other) in views.iter().zip(&storage).skip(i + 1) {
+        for (b, other) in views.iter().zip(storage).skip(i + 1) {
             let writes = *access == Access::Write || *other == Access::Write;
             let overlap = a.buffer == b.buffer
                 && a.offset < b.offset.saturating_add(b.bytes)

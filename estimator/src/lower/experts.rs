@@ -94,12 +94,26 @@ impl<'a> Lowering<'a> {
         // Dispatches that differ only in where they begin: experts and rows of each, and the first.
         let mut made: Vec<(u32, u32, usize)> = Vec::new();
         for shard in &group.shards {
+            let (first, experts_here) = (shard.first_row / n, shard.rows / n);
+            if self.summed {
+                // A shard before it of as many experts has families for all rows of them.
+                let mut found = false;
+                for &(.., i) in made.iter().filter(|(experts, ..)| *experts == experts_here) {
+                    if let Some(family) = self.drafts.get_mut(i).and_then(|draft| draft.family.as_mut()) {
+                        family.push(first, 0);
+                        found = true;
+                    }
+                }
+                if found {
+                    continue;
+                }
+            }
             for first_row in (0..n).step_by(rows as usize) {
                 let args = experts::Args {
                     format: record.format(),
                     experts: count,
-                    first_expert: shard.first_row / n,
-                    shard_experts: shard.rows / n,
+                    first_expert: first,
+                    shard_experts: experts_here,
                     n,
                     k: record.cols(),
                     first_row,

@@ -1,6 +1,6 @@
 //! Recurrent layers, lowered: convolution and tail, state space, gated norm; a dispatch for each binding of the pool.
 
-use super::family::Steps;
+use super::family::{MANY, Steps};
 use super::{Family, Lowering, Operand, Shared};
 use crate::error::PlanError;
 use crate::plan::{RecurrentLayer, RecurrentSegment, When};
@@ -9,9 +9,6 @@ use plimsoll_kernels::step::TileTable;
 use plimsoll_models::graph::{self, StateId, TensorId, VectorId};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Segments from which on one stands for the others.
-const MANY: usize = 4;
 
 /// The drafts of a segment with so many slots, and the bytes of its scratch.
 struct Made {

@@ -5,15 +5,18 @@
 
 use super::bind::Widest;
 use super::experts::SORT;
+use super::family::Layers;
 use super::{Draft, Family, Lowering, Scratch, Shared};
-use crate::alike::Class;
+use crate::alike::{Class, QUAD};
 use crate::error::PlanError;
+use crate::memo::read;
 use crate::plan::{KvPlan, KvSegment};
 use plimsoll_kernels::Kernel;
 use plimsoll_models::Model;
 use plimsoll_models::graph::Op;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::borrow::Cow;
+use std::sync::{Arc, PoisonError};
 
 /// Ops by what their lowering looks at, beside the model, the profile and the most tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,12 +27,18 @@ pub(crate) enum Part {
     Taken,
     /// At nothing more.
     Tokens,
-    /// At how many logit rows there are. Sampling is of this part.
+    /// At how many logit rows there are, and at the tables of ids and rows. Sampling is of this part.
     Rows,
     /// At the recurrent pool and the tables of sequences.
     Recurrent,
     /// At the KV pool and the block tables.
     Attention,
+}
+
+impl Part {
+    /// All.
+    pub const ALL: [Self; 6] =
+        [Self::Fixed, Self::Taken, Self::Tokens, Self::Rows, Self::Recurrent, Self::Attention];
 }
 
 /// What a part of a program adds to a plan.
@@ -39,6 +48,8 @@ pub(crate) struct Summary {
     pub params: Vec<Vec<u32>>,
     /// Parameters of those that a draft stands for.
     pub families: Vec<Family>,
+    /// What some of those stand for.
+    pub layers: Vec<Layers>,
     /// Pipelines, each once.
     pub kernels: Vec<Kernel>,
     /// Scratch, in the order of the ops.
@@ -54,6 +65,9 @@ pub(crate) struct Summary {
     /// The first op with a dispatch past a limit.
     pub broken: Option<(u32, PlanError)>,
 }
+
+/// Which words of attention's parameters follow which vectors, by its kind and what follows its label.
+pub(crate) type Masks = FxHashMap<(u32, &'static str), Arc<[u32]>>;
 
 /// The name of a dispatch, that most never need.
 #[derive(Clone, Debug)]
@@ -100,19 +114,17 @@ impl Cuts {
     }
 }
 
-/// What has been lowered, by kind and class and by how pages are cut.
-#[derive(Default)]
-struct AllSeen {
-    kinds: FxHashMap<(u32, u32), Seen>,
-    classes: FxHashSet<(u32, u32)>,
-}
+/// What has been lowered, by kind and by how pages are cut.
+type AllSeen = FxHashMap<(u32, u32), Seen>;
 
-/// What an op adds to the arena and to the bindings, where another of its kind has been lowered.
+/// What an op adds where another of its kind has been lowered.
 struct Seen {
     /// Bytes of each scratch; a sorted table is not among them.
     scratch: Vec<u64>,
     /// Bytes of its largest binding and what follows the label.
     largest: Option<(u64, &'static str)>,
+    /// Index in [`Summary::layers`], where it stands for layers of several classes.
+    layers: Option<usize>,
 }
 
 impl<'a> Lowering<'a> {
@@ -135,10 +147,8 @@ impl<'a> Lowering<'a> {
         let mut seen = AllSeen::default();
         let sound = facts.fault().map_or(shared.model.graph.ops.len(), |(at, _)| at);
         let ops = &shared.model.graph.ops;
-        for index in 0..sound.min(ops.len()) {
-            if facts.parts.get(index) != Some(&part) {
-                continue;
-            }
+        let of_part = &facts.of_part[part as usize];
+        for index in of_part.iter().map(|index| *index as usize).take_while(|index| *index < sound) {
             if let Err(fault) = this.add(&mut sum, &mut seen, index, cuts) {
                 sum.fault = Some((index as u32, fault));
                 break;
@@ -163,7 +173,7 @@ impl<'a> Lowering<'a> {
         sum
     }
 
-    /// Lowers an op as far as nothing like it has been lowered, and takes it into the sum.
+    /// Lowers an op, if nothing like it has been lowered, and takes it into the sum.
     fn add(
         &mut self,
         sum: &mut Summary,
@@ -177,10 +187,14 @@ impl<'a> Lowering<'a> {
             Some((Class { kind, class }, cut)) => (Some((class, cut)), Some((kind, cut))),
             None => (None, None),
         };
-        if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind))
-            && class.is_some_and(|class| seen.classes.contains(&class))
-        {
-            // Its parameters are in the sum as well.
+        if let Some(alike) = kind.and_then(|kind| seen.get(&kind)) {
+            // Its parameters are in the sum, but for where its vectors stand.
+            if let Some(layers) = alike.layers.and_then(|layers| sum.layers.get_mut(layers))
+                && let Some((class, _)) = class
+                && let Err(at) = layers.binary_search(&class)
+            {
+                layers.insert(at, class);
+            }
             match op {
                 Op::Attention { attention, .. } => self.expect_writer(label, attention)?,
                 Op::Experts { routing, experts, .. } => {
@@ -197,7 +211,6 @@ impl<'a> Lowering<'a> {
             return Ok(());
         }
         let before = self.scratch.len();
-        self.vectors_only = kind.is_some_and(|kind| seen.kinds.contains_key(&kind));
         self.lower_at(index)?;
         // Not every op of a kind sorts its choices.
         let sorting = self.drafts.iter().take_while(|draft| draft.suffix == SORT).count();
@@ -206,24 +219,63 @@ impl<'a> Lowering<'a> {
             self.settle(sum);
             self.drafts = products;
         }
-        seen.classes.extend(class);
-        if let Some(alike) = kind.and_then(|kind| seen.kinds.get(&kind)) {
-            self.drafts.drain(..).for_each(|draft| sum.take(draft.call.params, draft.family));
-            sum.offer_as(alike, self.op);
+        let Some((kind, (class, _))) = kind.zip(class) else {
+            self.settle(sum);
             return Ok(());
+        };
+        let mut layers = None;
+        if self.ops().classes.are_many(kind.0) {
+            self.follow(index, (kind.0, class), sum.layers.len())?;
+            if self.drafts.iter().any(|draft| draft.family.as_ref().is_some_and(Family::follows)) {
+                layers = Some(sum.layers.len());
+                sum.layers.push(vec![class]);
+            }
         }
         let largest = self.settle(sum);
-        if let Some(kind) = kind {
-            let made = if matches!(op, Op::Experts { .. }) { self.scratch.len() } else { before };
-            let scratch = self.scratch.iter().skip(made).map(|s| s.0).collect();
-            seen.kinds.insert(kind, Seen { scratch, largest });
+        let made = if matches!(op, Op::Experts { .. }) { self.scratch.len() } else { before };
+        let scratch = self.scratch.iter().skip(made).map(|s| s.0).collect();
+        seen.insert(kind, Seen { scratch, largest, layers });
+        Ok(())
+    }
+
+    /// Lets the drafts of an op of this kind and class stand for layers whose vectors stand elsewhere: those of this index.
+    fn follow(&mut self, index: usize, (kind, class): (u32, u32), layers: usize) -> Result<(), PlanError> {
+        let Shared { model, prepared, .. } = *self.shared;
+        let Some((_, op)) = model.graph.ops.get(index) else { return Ok(()) };
+        let places = prepared.facts.places().places(class);
+        // All dispatches of attention that are named alike have their vectors in the same words, whatever the step.
+        let attention = matches!(op, Op::Attention { .. });
+        let known = |masks: &Masks| {
+            let of = |draft: &Draft<'_>| masks.get(&(kind, draft.suffix)).cloned();
+            self.drafts.iter().map(of).collect::<Option<Vec<_>>>()
+        };
+        if let Some(known) = attention.then(|| read(&prepared.masks, known)).flatten() {
+            self.drafts.iter_mut().zip(&known).for_each(|(draft, masks)| draft.follow(masks, places, layers));
+            return Ok(());
+        }
+        let drafts = std::mem::take(&mut self.drafts);
+        let made = self.scratch.len();
+        self.moved = op.vectors().into_iter().map(|id| (id, 1)).collect();
+        self.moved.extend(self.takes.norm.map(|norm| (norm.weight, QUAD)));
+        self.lower_at(index)?;
+        self.moved.clear();
+        self.scratch.truncate(made);
+        let moved = std::mem::replace(&mut self.drafts, drafts);
+        for (draft, moved) in self.drafts.iter_mut().zip(&moved) {
+            let masks: Arc<[u32]> =
+                draft.base().iter().zip(moved.base()).map(|(a, b)| b.wrapping_sub(*a)).collect();
+            draft.follow(&masks, places, layers);
+            if attention {
+                let mut kept = prepared.masks.write().unwrap_or_else(PoisonError::into_inner);
+                kept.insert((kind, draft.suffix), masks);
+            }
         }
         Ok(())
     }
 
     /// The class of an op, and of attention how the pages of its layer are cut.
     pub(super) fn class(&self, op: &Op, index: usize, cuts: Option<&Cuts>) -> Option<(Class, u32)> {
-        let class = *self.ops().classes.get(index)?.as_ref()?;
+        let class = self.ops().classes.of(index)?;
         let Op::Attention { attention, .. } = op else { return Some((class, 0)) };
         let layers = &self.shared.kv.layers;
         let layer = layers.binary_search_by_key(&attention.state, |l| l.state).ok()?;
@@ -267,6 +319,22 @@ impl<'a> Lowering<'a> {
         // The room is used again.
         self.drafts = drafts;
         found
+    }
+}
+
+impl Draft<'_> {
+    /// Its parameters, or those of the family it stands for.
+    fn base(&self) -> &[u32] {
+        self.family.as_ref().map_or(&self.call.params, |family| &family.base)
+    }
+
+    /// Lets it stand for layers: see [`Family::follow`].
+    fn follow(&mut self, masks: &Arc<[u32]>, places: &[u32], layers: usize) {
+        if masks.iter().any(|mask| *mask != 0) {
+            let params = &mut self.call.params;
+            let family = self.family.get_or_insert_with(|| Family::one(std::mem::take(params)));
+            family.follow(masks.clone(), places, layers);
+        }
     }
 }
 
