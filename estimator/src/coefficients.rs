@@ -147,6 +147,13 @@ impl Coefficients {
         Some(line)
     }
 
+    /// Geometries whose prices [`Coefficients::new`] takes beside those of the contexts of a ladder: they can be made
+    /// before, by several threads.
+    pub(crate) fn around(geometry: &Geometry) -> Vec<Geometry> {
+        let chunk = |prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() };
+        sampled(geometry).into_iter().map(chunk).chain([twice(geometry)]).collect()
+    }
+
     /// Bytes of KV of one slot.
     pub fn kv_per_slot(&self, context: u32, chunk: u32) -> u64 {
         let cells = |tokens: u64| tokens.next_multiple_of(PAGE.into());
@@ -178,17 +185,21 @@ impl Coefficients {
 /// Prices at chunks from 64 tokens (or one for each slot) to the one asked for, in whole units; twice that where the one
 /// asked for is as small as can be.
 fn chunks(pricer: &Pricer<'_>, geometry: &Geometry) -> Vec<(u32, Price)> {
+    let price = |chunk: u32| {
+        let price = pricer.price(&Geometry { prefill_chunk: chunk, ..geometry.clone() });
+        price.ok().map(|price| (chunk, price))
+    };
+    sampled(geometry).into_iter().filter_map(price).collect()
+}
+
+fn sampled(geometry: &Geometry) -> Vec<u32> {
     // A step has room for a token of every slot.
     let low = geometry.slots.next_multiple_of(UNIT);
     let high = geometry.prefill_chunk.next_multiple_of(UNIT).max(low.saturating_mul(2));
     let step = ((high - low) / UNIT).div_ceil(SAMPLES - 1).max(1).saturating_mul(UNIT);
     let mut at: Vec<u32> = (low..high).step_by(step as usize).chain([high]).collect();
     at.dedup();
-    let price = |chunk: u32| {
-        let price = pricer.price(&Geometry { prefill_chunk: chunk, ..geometry.clone() });
-        price.ok().map(|price| (chunk, price))
-    };
-    at.into_iter().filter_map(price).collect()
+    at
 }
 
 fn activations(geometry: &Geometry, price: &Price, chunks: &[(u32, Price)]) -> Option<Line> {
@@ -208,6 +219,13 @@ fn activations(geometry: &Geometry, price: &Price, chunks: &[(u32, Price)]) -> O
     line.checked.sort_unstable();
     line.checked.dedup();
     Some(line)
+}
+
+/// With twice the slots; as many logit rows, where there were as many.
+fn twice(geometry: &Geometry) -> Geometry {
+    let slots = geometry.slots.saturating_mul(2);
+    let logit_rows = if geometry.logit_rows == geometry.slots { slots } else { geometry.logit_rows };
+    Geometry { slots, logit_rows, ..geometry.clone() }
 }
 
 fn io(pricer: &Pricer<'_>, geometry: &Geometry, price: &Price, chunks: &[(u32, Price)]) -> Io {
@@ -244,11 +262,11 @@ fn io(pricer: &Pricer<'_>, geometry: &Geometry, price: &Price, chunks: &[(u32, P
             per_page = slope((pages(geometry.context), here), (pages(context), there)) / slots;
         }
     }
-    let twice = geometry.slots.saturating_mul(2);
-    let logit_rows = if geometry.logit_rows == geometry.slots { twice } else { geometry.logit_rows };
+    let doubled = twice(geometry);
+    let twice = doubled.slots;
     let tables = per_page.saturating_mul(pages(geometry.context).into());
-    let per_slot = add(Geometry { slots: twice, logit_rows, ..geometry.clone() })
-        .map_or(0, |there| slope((geometry.slots, here), (twice, there)).saturating_sub(tables));
+    let per_slot =
+        add(doubled).map_or(0, |there| slope((geometry.slots, here), (twice, there)).saturating_sub(tables));
     let mut io = Io { fixed: 0, per_chunk_token, per_slot, per_page, error_bound: 0 };
     let at = |io: &Io, g: &Geometry| io.at(g.context, g.slots, g.prefill_chunk.max(g.slots));
     io.fixed = i64::try_from(i128::from(here) - at(&io, geometry)).unwrap_or(0);

@@ -13,7 +13,7 @@ use crate::peers::{Bound, Line};
 use crate::plan::{Plan, Segment};
 use crate::pricer::Pricer;
 use crate::roofline::Ceilings;
-use crate::solve::{Frontier, Solver};
+use crate::solve::{Frontier, Search, Solver};
 use crate::verdict::{self, Lasts, Overhead, Refusal, Suggestion, Verdict};
 use crate::weights::{self, Parts};
 use plimsoll_kernels::{Profile, step::PAGE};
@@ -22,11 +22,12 @@ use plimsoll_models::checkpoint::{BytesRead, Checkpoint};
 use plimsoll_models::graph::Op;
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod around;
 mod parts;
 
-use around::{beside, ladder, levers};
+use around::{Made, beside, ladder, levers, shared};
 
 /// Version of the document.
 pub const SCHEMA: u32 = 1;
@@ -334,7 +335,9 @@ impl Report {
     fn judged(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<(Self, Option<Refusal>), PlanError> {
         let Question { checkpoint, model, geometry, profile, budget, overhead, company } = *question;
         let solver = Solver { pricer, budget, overhead, company };
-        let refused = verdict::refusal(&solver, geometry)?;
+        let (model_part, refused) =
+            beside(|| ModelPart::of(checkpoint, model), || verdict::refusal(&solver, geometry));
+        let refused = refused?;
         // What is over the budget still has bytes to show.
         let price = pricer.price(geometry).ok();
         let word = match (&refused, budget) {
@@ -343,26 +346,36 @@ impl Report {
             (None, None) => "no_budget",
         };
         let refusal = refused.as_ref().map(RefusalPart::of);
-        // What takes longest is made beside the rest: the frontier, or without a budget the coefficients.
-        let aside = || match budget {
-            Some(_) => (solver.frontier(geometry), None),
-            // Without a budget everything up to the limits of the adapter fits.
-            None => (Frontier::default(), Coefficients::new(pricer, geometry)),
+        // Both threads take from all of it. What takes longest is begun first, and who is done with the rest joins.
+        let search = budget.map(|_| Search::new(&solver, geometry));
+        let frontier = || search.iter().for_each(Search::join);
+        let around = price.as_ref().map(|_| Coefficients::around(geometry)).unwrap_or_default();
+        let priced = AtomicUsize::new(0);
+        let samples = || {
+            while let Some(geometry) = around.get(priced.fetch_add(1, Ordering::Relaxed)) {
+                // The price is kept, and so is what stands against it.
+                pricer.price(geometry).ok();
+            }
         };
-        let here = || {
-            let coefficients = budget.and_then(|_| Coefficients::new(pricer, geometry));
-            let model = ModelPart::of(checkpoint, model);
-            let levers = price.as_ref().map(|p| levers(pricer, geometry, p.total())).unwrap_or_default();
-            let largest = Fits {
-                context: solver.largest_context(geometry).map(|g| g.context),
-                slots: solver.largest_slots(geometry).map(|g| g.slots),
-                prefill_chunk: solver.largest_chunk(geometry).map(|g| g.prefill_chunk),
-            };
-            let images = ImagesPart::of(&solver, geometry);
-            (model, ladder(&solver, geometry), levers, largest, images, coefficients)
+        let (rungs, changes, images) = (Made::nothing(), Made::nothing(), Made::nothing());
+        let (context, slots, chunk) = (Made::nothing(), Made::nothing(), Made::nothing());
+        shared(&[
+            &frontier,
+            &samples,
+            &|| changes.set(price.as_ref().map(|p| levers(pricer, geometry, p.total())).unwrap_or_default()),
+            &|| context.set(solver.largest_context(geometry).map(|g| g.context)),
+            &|| slots.set(solver.largest_slots(geometry).map(|g| g.slots)),
+            &|| chunk.set(solver.largest_chunk(geometry).map(|g| g.prefill_chunk)),
+            &|| images.set(ImagesPart::of(&solver, geometry)),
+            &|| rungs.set(ladder(&solver, geometry)),
+            &samples,
+            &frontier,
+        ]);
+        let largest = Fits {
+            context: context.take().flatten(),
+            slots: slots.take().flatten(),
+            prefill_chunk: chunk.take().flatten(),
         };
-        let ((frontier, made), (model_part, ladder, levers, largest, images, coefficients)) =
-            beside(aside, here);
         let report = Self {
             schema: SCHEMA,
             model: model_part,
@@ -387,21 +400,22 @@ impl Report {
             budget: budget.map(BudgetPart::of),
             verdict: word.into(),
             refusal,
-            ladder,
-            levers,
+            ladder: rungs.take().unwrap_or_default(),
+            levers: changes.take().unwrap_or_default(),
             largest,
             runtime: ours(),
             rules: Vec::new(),
             host: Vec::new(),
             peak: None,
-            images,
+            images: images.take().flatten(),
             pipelines: price.as_ref().map_or(0, |p| p.pipelines),
             estimate_only: price.as_ref().and_then(|_| estimate_only(model, geometry)),
             checks: Vec::new(),
             ceilings: None,
             others: None,
-            coefficients: made.or(coefficients),
-            frontier,
+            coefficients: Coefficients::new(pricer, geometry),
+            // Without a budget everything up to the limits of the adapter fits.
+            frontier: search.map(Search::finish).unwrap_or_default(),
         };
         Ok((report, refused))
     }

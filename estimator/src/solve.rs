@@ -12,6 +12,10 @@ use plimsoll_kernels::{KvFormat, KvLayout, step::PAGE};
 use plimsoll_models::model::State;
 use serde::{Deserialize, Serialize};
 
+mod frontier;
+
+pub(crate) use frontier::Search;
+
 /// A question: what fits this budget, of this model on this profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Solver<'a> {
@@ -103,20 +107,9 @@ impl Solver<'_> {
 
     /// The longest contexts that fit with 1, 2, 4, … slots, the rest as given.
     pub fn frontier(&self, geometry: &Geometry) -> Frontier {
-        let mut points: Vec<FrontierPoint> = Vec::new();
-        // What the last point had beside what is known without a price, and where that would be with twice the slots.
-        let mut beside = Beside::at(self, &with_slots(geometry, 1));
-        let mut last: Option<Beside> = None;
-        let doubling = std::iter::successors(Some(1u32), |slots| slots.checked_mul(2));
-        for slots in doubling.take_while(|slots| *slots <= MOST_SLOTS) {
-            let Some(best) = self.longest_context(&with_slots(geometry, slots), beside) else { break };
-            let Some(total) = self.fits(&best) else { break };
-            points.push(FrontierPoint { slots, context: best.context, total });
-            let here = Beside::at(self, &best);
-            beside = here.map(|here| here.twice_on(last));
-            last = here;
-        }
-        Frontier { points }
+        let search = Search::new(self, geometry);
+        search.join();
+        search.finish()
     }
 
     /// The least that a geometry takes with what else is on the device.

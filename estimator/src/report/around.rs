@@ -5,6 +5,8 @@ use crate::geometry::{Geometry, Priced};
 use crate::pricer::Pricer;
 use crate::solve::Solver;
 use plimsoll_kernels::KvFormat;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Both, on two threads if there can be another.
 pub(super) fn beside<A: Send, B>(aside: impl Fn() -> A + Sync, here: impl FnOnce() -> B) -> (A, B) {
@@ -17,6 +19,35 @@ pub(super) fn beside<A: Send, B>(aside: impl Fn() -> A + Sync, here: impl FnOnce
         };
         (other, here)
     })
+}
+
+/// Does all of these, on two threads if there can be another: each takes the first that nobody has taken.
+pub(super) fn shared(jobs: &[&(dyn Fn() + Sync)]) {
+    let taken = AtomicUsize::new(0);
+    let work = || {
+        while let Some(job) = jobs.get(taken.fetch_add(1, Ordering::Relaxed)) {
+            job();
+        }
+    };
+    beside(work, work);
+}
+
+/// What a job makes.
+pub(super) struct Made<T>(Mutex<Option<T>>);
+
+impl<T> Made<T> {
+    pub fn nothing() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    pub fn set(&self, made: T) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+    }
+
+    /// What was made last, if the job was done.
+    pub fn take(self) -> Option<T> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Contexts from 1,024 by doubling to the model's, and the one asked for.

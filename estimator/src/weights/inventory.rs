@@ -4,6 +4,7 @@ use super::gguf::Stored;
 use super::layout::{Laid, Layout, has_kv_scales};
 use super::role::{Named, Role, named, part_beside};
 use super::{Entry, Parts};
+use foldhash::fast::RandomState;
 use plimsoll_kernels::Format;
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::{Checkpoint, Source};
@@ -211,7 +212,8 @@ fn named_of(matrix: &Matrix) -> Named {
 /// The model's matrices by their tensors, in the model's order.
 pub(super) fn groups(model: &Model) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut places: HashMap<&str, usize, RandomState> =
+        HashMap::with_capacity_and_hasher(model.matrices.len(), RandomState::default());
     for (i, matrix) in model.matrices.iter().enumerate() {
         let name = matrix.source.name();
         match places.get(name).and_then(|&at| groups.get_mut(at)) {

@@ -146,16 +146,19 @@ pub fn part_beside(name: &str) -> Part {
 
 /// Reads a tensor's name.
 pub fn named(name: &str) -> Named {
-    let expert = [
-        ".experts.",
-        ".switch_mlp.",
-        ".switch_glu.",
-        "_exps",
-        "sparse_moe.input_linear",
-        "sparse_moe.output_linear",
-    ]
-    .iter()
-    .any(|part| name.contains(part));
+    // Most names have none of these beginnings, which takes one look to see.
+    let maybe = name.as_bytes().windows(2).any(|two| matches!(two, b"xp" | b"sw" | b"sp"));
+    let expert = maybe
+        && [
+            ".experts.",
+            ".switch_mlp.",
+            ".switch_glu.",
+            "_exps",
+            "sparse_moe.input_linear",
+            "sparse_moe.output_linear",
+        ]
+        .iter()
+        .any(|part| name.contains(part));
     let (layer, part) = numbered(name);
     Named { layer, role: role(part), expert }
 }
