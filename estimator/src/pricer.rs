@@ -181,6 +181,13 @@ impl<'a> Pricer<'a> {
             recurrent: &recurrent,
             arena_base: (prepared.slabs.len() + slabs.len()) as u32,
         };
+        // The largest program is the last, and what it takes at least is known before the others are lowered.
+        if most < u64::MAX
+            && let Some(&size) = sizes.last()
+            && resident.saturating_add(memo.room(&shared, size).peak) > most
+        {
+            return Err(Stop::Beyond);
+        }
         let cuts = Cuts::new(&kv);
         let mut programs: Vec<Arc<Known>> = Vec::new();
         let mut readers: Vec<Summary> = Vec::new();

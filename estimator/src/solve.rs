@@ -165,6 +165,15 @@ impl Solver<'_> {
                 low + (high - low) / 2
             };
             let there = at(guess);
+            // The last question has a yes or a no, and a no seldom takes a price.
+            if guess == low + 1 && self.budget.is_some() {
+                if self.fits(&there).is_some() {
+                    low = guess
+                } else {
+                    high = guess
+                }
+                continue;
+            }
             let price = self.taken(&there).zip(self.pricer.price(&there).ok());
             if let Some((taken, price)) = &price {
                 beside.know(guess, price.total().saturating_add(*taken).saturating_sub(least(guess)));
