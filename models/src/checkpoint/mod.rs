@@ -350,6 +350,11 @@ impl Checkpoint {
         listed.roots.contains(root).then_some(false)
     }
 
+    /// Whether there is an index without its shards.
+    pub(crate) fn has_list(&self) -> bool {
+        self.listed.is_some()
+    }
+
     /// Bytes of all tensors as an index states them, to compare with.
     pub fn stated_bytes(&self) -> Option<u64> {
         self.stated_bytes

@@ -47,7 +47,7 @@ impl GraphBuilder {
     }
 
     fn label(&self, name: &str) -> String {
-        if self.scope.is_empty() { name.to_owned() } else { format!("{}.{name}", self.scope) }
+        if self.scope.is_empty() { name.to_owned() } else { [&self.scope, ".", name].concat() }
     }
 
     /// `scale · table[ids]`, `[T, width]`.

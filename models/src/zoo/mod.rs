@@ -207,3 +207,18 @@ pub fn stated(checkpoint: &Checkpoint) -> Option<String> {
     }
     Fields::of(checkpoint).ok()?.model_type().map(str::to_owned)
 }
+
+/// `{prefix}.layers.{layer}.` and these parts, in one allocation: a large model has a thousand such names, and a formatter
+/// grows each several times.
+fn in_layer(prefix: &str, layer: impl std::fmt::Display, parts: &[&str]) -> String {
+    use std::fmt::Write;
+    let rest: usize = parts.iter().map(|part| part.len()).sum();
+    let mut name = String::with_capacity(prefix.len() + ".layers.4294967295.".len() + rest);
+    name.push_str(prefix);
+    name.push_str(".layers.");
+    // Strings take whatever is written.
+    let _ = write!(name, "{layer}");
+    name.push('.');
+    parts.iter().for_each(|part| name.push_str(part));
+    name
+}

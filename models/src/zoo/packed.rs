@@ -106,6 +106,9 @@ pub(super) fn is_there(checkpoint: &Checkpoint, tensor: &str) -> bool {
 
 /// The same of an index without its shards; `None` where it cannot tell.
 pub(super) fn is_listed(checkpoint: &Checkpoint, tensor: &str) -> Option<bool> {
+    if !checkpoint.has_list() {
+        return None;
+    }
     let packed = [format!("{}.weight_packed", module(tensor)), format!("{}_blocks", module(tensor))];
     if packed.iter().any(|name| checkpoint.lists(name) == Some(true)) {
         return Some(true);

@@ -81,10 +81,18 @@ impl Pattern {
         match self {
             Pattern::Linear => true,
             Pattern::Regex(regex) => regex.is_match(module),
-            Pattern::Glob(glob) => {
-                glob_matches(glob, module)
-                    || module.match_indices('.').any(|(at, _)| glob_matches(glob, &module[..at]))
-            }
+            Pattern::Glob(glob) => match glob.split_once('*') {
+                None => {
+                    module.strip_prefix(glob.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('.'))
+                }
+                // The ends of a glob tell most modules apart.
+                Some((begin, rest)) => {
+                    module.starts_with(begin)
+                        && module.contains(rest.rsplit('*').next().unwrap_or(rest))
+                        && (glob_matches(glob, module)
+                            || module.match_indices('.').any(|(at, _)| glob_matches(glob, &module[..at])))
+                }
+            },
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What the tensors of a gpt-oss model are called.
 
+use crate::zoo::in_layer;
+
 /// Names of tensors, by what transformers calls them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names {
@@ -22,7 +24,7 @@ impl Names {
     /// A tensor of a layer, with what it ends in.
     pub(super) fn layer(&self, layer: u32, part: &str) -> String {
         if !self.gguf {
-            return format!("model.layers.{layer}.{part}");
+            return in_layer("model", layer, &[part]);
         }
         let (module, end) = part.rsplit_once('.').unwrap_or((part, ""));
         let (module, end) = match (module, end) {

@@ -8,6 +8,7 @@ use crate::graph::{
 };
 use crate::model::{Beside, Extras, Model, State};
 use crate::zoo::beside;
+use crate::zoo::in_layer;
 use crate::zoo::llama::biases;
 use crate::zoo::mamba;
 use crate::zoo::weights::{ExpertNames, GateUpNames, Weights};
@@ -85,11 +86,15 @@ fn drafts(checkpoint: &Checkpoint, spec: &Spec) -> Result<(Vec<State>, Vec<Besid
 
 impl Builder<'_, '_> {
     fn name(&self, layer: usize, part: &str) -> String {
-        format!("{}.layers.{layer}.{part}", self.spec.names.prefix)
+        in_layer(&self.spec.names.prefix, layer, &[part])
+    }
+
+    fn weight(&self, layer: usize, module: &str) -> String {
+        in_layer(&self.spec.names.prefix, layer, &[module, ".weight"])
     }
 
     fn norm(&mut self, layer: usize, part: &str) -> Result<VectorId, ModelError> {
-        let name = self.name(layer, &format!("{part}.weight"));
+        let name = self.weight(layer, part);
         self.w.vector(&name, self.spec.sizes.hidden)
     }
 
@@ -151,7 +156,7 @@ impl Builder<'_, '_> {
         cols: u32,
         biased: bool,
     ) -> Result<(MatrixId, Option<VectorId>), ModelError> {
-        let matrix = self.w.matrix(&self.name(layer, &format!("{part}.weight")), rows, cols)?;
+        let matrix = self.w.matrix(&self.weight(layer, part), rows, cols)?;
         let bias = if biased {
             Some(self.w.vector(&self.name(layer, &format!("{part}.bias")), rows)?)
         } else {

@@ -5,6 +5,7 @@ use super::config::Config;
 use super::gguf;
 use crate::checkpoint::Checkpoint;
 use crate::zoo::fields::Fields;
+use crate::zoo::in_layer;
 use crate::zoo::weights::Weights;
 
 /// Names of a checkpoint's tensors.
@@ -89,7 +90,7 @@ impl Names {
     pub(super) fn layer(&self, layer: u32, module: &str) -> String {
         match self.gguf.and_then(|plain| gguf::tensor(module, plain)) {
             Some(tensor) => format!("blk.{layer}.{tensor}"),
-            None => format!("{}.layers.{layer}.{module}.weight", self.prefix),
+            None => in_layer(&self.prefix, layer, &[module, ".weight"]),
         }
     }
 
@@ -97,7 +98,7 @@ impl Names {
     pub(super) fn parameter(&self, layer: u32, name: &str) -> String {
         match self.gguf {
             Some(_) => self.layer(layer, name),
-            None => format!("{}.layers.{layer}.{name}", self.prefix),
+            None => in_layer(&self.prefix, layer, &[name]),
         }
     }
 
