@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 mod around;
 mod parts;
 
-use around::{Made, beside, ladder, levers, shared};
+use around::{Made, ladder, levers, shared};
 
 /// Version of the document.
 pub const SCHEMA: u32 = 1;
@@ -335,9 +335,7 @@ impl Report {
     fn judged(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<(Self, Option<Refusal>), PlanError> {
         let Question { checkpoint, model, geometry, profile, budget, overhead, company } = *question;
         let solver = Solver { pricer, budget, overhead, company };
-        let (model_part, refused) =
-            beside(|| ModelPart::of(checkpoint, model), || verdict::refusal(&solver, geometry));
-        let refused = refused?;
+        let refused = verdict::refusal(&solver, geometry)?;
         // What is over the budget still has bytes to show.
         let price = pricer.price(geometry).ok();
         let word = match (&refused, budget) {
@@ -358,9 +356,11 @@ impl Report {
             }
         };
         let (rungs, changes, images) = (Made::nothing(), Made::nothing(), Made::nothing());
+        let model_part = Made::nothing();
         let (context, slots, chunk) = (Made::nothing(), Made::nothing(), Made::nothing());
         shared(&[
             &frontier,
+            &|| model_part.set(ModelPart::of(checkpoint, model)),
             &samples,
             &|| changes.set(price.as_ref().map(|p| levers(pricer, geometry, p.total())).unwrap_or_default()),
             &|| context.set(solver.largest_context(geometry).map(|g| g.context)),
@@ -378,7 +378,7 @@ impl Report {
         };
         let report = Self {
             schema: SCHEMA,
-            model: model_part,
+            model: model_part.take().unwrap_or_else(|| ModelPart::of(checkpoint, model)),
             geometry: GeometryPart::of(model, geometry),
             profile: profile.name.clone(),
             bytes: price.as_ref().map(|p| p.bytes.clone()).unwrap_or_default(),

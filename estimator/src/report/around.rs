@@ -8,19 +8,6 @@ use plimsoll_kernels::KvFormat;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Both, on two threads if there can be another.
-pub(super) fn beside<A: Send, B>(aside: impl Fn() -> A + Sync, here: impl FnOnce() -> B) -> (A, B) {
-    std::thread::scope(|scope| {
-        let other = std::thread::Builder::new().spawn_scoped(scope, &aside);
-        let here = here();
-        let other = match other {
-            Ok(other) => other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            Err(_) => aside(),
-        };
-        (other, here)
-    })
-}
-
 /// Does all of these, on two threads if there can be another: each takes the first that nobody has taken.
 pub(super) fn shared(jobs: &[&(dyn Fn() + Sync)]) {
     let taken = AtomicUsize::new(0);
@@ -29,7 +16,11 @@ pub(super) fn shared(jobs: &[&(dyn Fn() + Sync)]) {
             job();
         }
     };
-    beside(work, work);
+    std::thread::scope(|scope| {
+        // A panic there goes on here; without a second thread all of it is done here.
+        let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        work();
+    });
 }
 
 /// What a job makes.
