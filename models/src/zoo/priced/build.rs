@@ -86,11 +86,11 @@ fn drafts(checkpoint: &Checkpoint, spec: &Spec) -> Result<(Vec<State>, Vec<Besid
 
 impl Builder<'_, '_> {
     fn name(&self, layer: usize, part: &str) -> String {
-        in_layer(&self.spec.names.prefix, layer, &[part])
+        in_layer(self.spec.names.prefix, layer, &[part])
     }
 
     fn weight(&self, layer: usize, module: &str) -> String {
-        in_layer(&self.spec.names.prefix, layer, &[module, ".weight"])
+        in_layer(self.spec.names.prefix, layer, &[module, ".weight"])
     }
 
     fn norm(&mut self, layer: usize, part: &str) -> Result<VectorId, ModelError> {
