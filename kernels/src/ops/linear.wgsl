@@ -12,20 +12,21 @@ struct Share {
 
 // The product of one row of the matrix, with its bias.
 fn biased(share: Share, n: u32, dot: f32) -> f32 {
-    if (p.bias == NO_BIAS) {
-        return dot;
+    var value = dot;
+    if (p.bias != NO_BIAS) {
+        value += vector_at(p.bias + share.matrix + n);
     }
-    return dot + vector_at(p.bias + share.matrix + n);
+    return value;
 }
 
 // Stores one value of out, or adds it.
 fn put(row: u32, n: u32, value: f32) {
     let at = row * p.out_stride + p.out_column + n;
+    var sum = value;
     if (p.accumulate != 0u) {
-        out[at] = out[at] + value;
-    } else {
-        out[at] = value;
+        sum += out[at];
     }
+    out[at] = sum;
 }
 
 // Adds what the product asks for and stores one value of out.
