@@ -50,6 +50,12 @@ pub enum RuntimeError {
     /// Kernel variants that the adapter cannot have.
     #[error(transparent)]
     Tuning(#[from] TuningError),
+    /// The system gives this process no threads to work with.
+    #[error("no threads to work with: {reason}")]
+    Workers {
+        /// Its reason.
+        reason: String,
+    },
     /// Less memory is free than when the plan was admitted, and too little for it; nothing was allocated.
     #[error(
         "the plan needs {need} bytes and there are {have} now ({source_of}); there were {then} when it was admitted"

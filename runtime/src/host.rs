@@ -77,6 +77,16 @@ pub fn group() -> Option<Group> {
     limits.then_some(Group { limit: room.limit, available: room.available, file: room.file })
 }
 
+/// How many processes the system has ended for want of memory since it started; `None` where nobody says.
+pub fn out_of_memory_kills() -> Option<u64> {
+    parse_kills(&std::fs::read_to_string("/proc/vmstat").ok()?)
+}
+
+/// The count in the text of `/proc/vmstat`.
+fn parse_kills(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+}
+
 /// Bytes of address space that this process may have (`ulimit -v`); `None` where it is not limited or nobody says.
 pub fn address_space() -> Option<u64> {
     parse_address_space(&std::fs::read_to_string("/proc/self/limits").ok()?)
@@ -134,6 +144,10 @@ mod tests {
         assert_eq!(parse_address_space(&limits("2147483648")), Some(2_147_483_648));
         assert_eq!(parse_address_space(&limits("unlimited")), None);
         assert_eq!(parse_address_space(""), None);
+
+        assert_eq!(parse_kills("nr_free_pages 7\noom_kill 8\noom_kill_x 9\n"), Some(8));
+        assert_eq!(parse_kills("oom_kill many\n"), None);
+        assert_eq!(parse_kills(""), None);
 
         let status = "Name:\tcargo\nVmRSS:\t 12 kB\n";
         assert_eq!(process(7, status), Some(Process { pid: 7, name: "cargo".into(), resident: 12 * 1024 }));

@@ -50,6 +50,7 @@ mod tables;
 pub mod telemetry;
 mod transfer;
 mod weights;
+mod workers;
 
 pub use account::Account;
 pub use adapters::{AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, adapters};

@@ -29,6 +29,7 @@ impl Pipelines {
         kernels: &[Kernel],
         done: impl Fn(usize) + Sync,
     ) -> Result<Self, RuntimeError> {
+        crate::workers::start()?;
         let operands: Vec<Vec<Access>> = kernels.iter().map(Kernel::operands).collect();
         let mut signatures: Vec<&[Access]> = Vec::new();
         let layout_of: Vec<usize> = operands

@@ -178,5 +178,6 @@ pub(super) fn pack(batch: &[Run<'_>], mut out: &mut [u8]) -> Result<(), RuntimeE
             (out, rest) = (others, tail);
         }
     }
+    crate::workers::start()?;
     tasks.into_par_iter().try_for_each(|(run, mine)| run.pack(mine))
 }

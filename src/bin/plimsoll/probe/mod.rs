@@ -375,6 +375,8 @@ fn recorded(log: &Log, key: &Value, context: u32) -> Option<Result<Step, Ended>>
         match event {
             Event::Begun { context: at } if *at == context => begun += 1,
             Event::Passed(step) if step.context == context => return Some(Ok(Step::clone(step))),
+            // Ended from outside: that is no answer, and the step is tried again.
+            Event::Ended(ended) if ended.context == context && ended.is_foreign() => begun = 0,
             Event::Ended(ended) if ended.context == context => return Some(Err(Ended::clone(ended))),
             _ => {}
         }
@@ -405,6 +407,10 @@ mod tests {
         log.write(&json!(2), Event::Begun { context: 64 }).unwrap();
         assert_eq!(recorded(&log, &key, 64).unwrap().unwrap_err().why, "lost");
         assert!(recorded(&log, &key, 128).is_none() && recorded(&log, &json!(2), 64).is_none());
+        // What somebody else ended is tried again.
+        let foreign = Ended { signal: Some(15), ..Ended::plain("killed", 64, None, String::new()) };
+        log.write(&key, Event::Ended(Box::new(foreign))).unwrap();
+        assert!(recorded(&log, &key, 64).is_none());
         let ended = Ended::plain("time", 64, None, String::new());
         log.write(&key, Event::Ended(Box::new(ended.clone()))).unwrap();
         assert_eq!(recorded(&log, &key, 64).unwrap().unwrap_err(), ended);

@@ -5,7 +5,7 @@ use super::child::{Line, Order};
 use super::record::{Ended, Seen, Step};
 use crate::bytes::{grouped, human};
 use crate::failure::Failure;
-use plimsoll::runtime::host::HostMemory;
+use plimsoll::runtime::host::{self, HostMemory};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -37,6 +37,7 @@ impl Watch {
     /// Runs a step in a process of its own.
     pub fn run(&self, order: &Order) -> Result<Result<Step, Ended>, Failure> {
         let start = Instant::now();
+        let killed_before = host::out_of_memory_kills();
         let mut child = Command::new(std::env::current_exe()?)
             .args(std::env::args_os().skip(1))
             .arg("--child")
@@ -103,7 +104,11 @@ impl Watch {
             }
             (None, Some(Line::Passed(step))) => Ok(Ok(Step { seen, ..*step })),
             (None, Some(Line::Ended(why))) => Ok(Err(Ended { seen, ..*why })),
-            (None, Some(Line::At(_)) | None) => ended(died(order.context, status, &stage, &errors)),
+            (None, Some(Line::At(_)) | None) => {
+                let kills = killed_before.zip(host::out_of_memory_kills());
+                let killed = kills.map(|(before, after)| after > before);
+                ended(died(order.context, status, &stage, &errors, killed))
+            }
         }
     }
 
@@ -161,19 +166,17 @@ fn tail(mut from: impl Read) -> String {
     String::from_utf8_lossy(&kept).trim().to_owned()
 }
 
-/// The result of a process that said none: the system's signal, or an exit without a word.
-fn died(context: u32, status: ExitStatus, stage: &str, errors: &str) -> Ended {
+/// The result of a process that said none: a signal, or an exit without a word. Memory is what gated where the system ends
+/// processes for want of it (`killed`: whether it did so during the step, if it says), and that is by a signal of its own.
+fn died(context: u32, status: ExitStatus, stage: &str, errors: &str, killed: Option<bool>) -> Ended {
     let words = errors.lines().last().map_or(String::new(), |last| format!(": {last}"));
     match signal(status) {
-        Some(signal) => Ended {
-            signal: Some(signal),
-            ..Ended::plain(
-                "killed",
-                context,
-                Some("physical-memory"),
-                format!("its process was ended by signal {signal} while {stage}{words}"),
-            )
-        },
+        Some(signal) => {
+            let gate = (signal == KILL && killed != Some(false)).then_some("physical-memory");
+            let not = if gate.is_some() { "" } else { ", not by the system for want of memory" };
+            let reason = format!("its process was ended by signal {signal}{not} while {stage}{words}");
+            Ended { signal: Some(signal), ..Ended::plain("killed", context, gate, reason) }
+        }
         None => {
             let code = status.code().and_then(|code| u8::try_from(code).ok());
             let reason = format!("its process ended while {stage} and gave no result ({status}){words}");
@@ -181,6 +184,9 @@ fn died(context: u32, status: ExitStatus, stage: &str, errors: &str) -> Ended {
         }
     }
 }
+
+/// What a system ends a process with for want of memory.
+const KILL: i32 = 9;
 
 #[cfg(unix)]
 fn signal(status: ExitStatus) -> Option<i32> {
@@ -216,11 +222,19 @@ mod tests {
     #[test]
     fn a_signal_is_a_result() {
         use std::os::unix::process::ExitStatusExt;
-        let ended = died(64, ExitStatus::from_raw(9), "loading", "a\nb");
+        let ended = died(64, ExitStatus::from_raw(9), "loading", "a\nb", Some(true));
         assert_eq!((ended.why.as_str(), ended.signal), ("killed", Some(9)));
         assert_eq!(ended.gate.as_deref(), Some("physical-memory"));
         assert!(ended.reason.contains("signal 9 while loading: b"), "{}", ended.reason);
-        let ended = died(64, ExitStatus::from_raw(0x300), "loading", "");
+        assert_eq!(died(64, ExitStatus::from_raw(9), "loading", "", None).gate, ended.gate);
+        // Somebody else's signal, or a crash, says nothing of memory.
+        for (signal, killed) in [(9, Some(false)), (15, Some(true)), (2, None), (11, None), (6, Some(false))]
+        {
+            let ended = died(64, ExitStatus::from_raw(signal), "loading", "", killed);
+            assert_eq!((ended.why.as_str(), ended.signal, ended.gate), ("killed", Some(signal), None));
+            assert!(ended.reason.contains("not by the system"), "{}", ended.reason);
+        }
+        let ended = died(64, ExitStatus::from_raw(0x300), "loading", "", None);
         assert_eq!((ended.why.as_str(), ended.signal, ended.exit_code), ("failed", None, Some(3)));
     }
 }

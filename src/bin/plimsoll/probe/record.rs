@@ -155,6 +155,11 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Whether the step's process was ended by somebody or crashed, and not for want of memory.
+    pub fn is_foreign(&self) -> bool {
+        self.signal.is_some() && self.gate.is_none()
+    }
+
     /// Without details.
     pub fn plain(why: &str, context: u32, gate: Option<&str>, reason: String) -> Self {
         Self {
