@@ -141,3 +141,14 @@ fn lengths_and_documents_that_are_none_are_explained() {
     assert_eq!(code(&output), 5);
     assert!(stderr(&output).contains("one window of 16"), "{}", stderr(&output));
 }
+
+/// A stack that no system can give makes every thread fail to start, as a limit on processes or on addresses does.
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_that_cannot_be_started_are_an_error() {
+    let mut command = plimsoll();
+    command.env("RUST_MIN_STACK", (1u64 << 50).to_string());
+    let output = command.args(["run", &speaking("threads"), "-p", "a", "-n", "1"]).output().unwrap();
+    assert_eq!(code(&output), 6, "{}", stderr(&output));
+    assert!(stderr(&output).contains("no threads to work with"), "{}", stderr(&output));
+}

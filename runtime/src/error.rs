@@ -207,6 +207,8 @@ impl RuntimeError {
             | Self::EstimateOnly { .. }
             | Self::Limit { .. }
             | Self::Tuning(_)
+            // The threads of a process are started once.
+            | Self::Workers { .. }
             | Self::NoAdapter { .. }
             | Self::Validation { .. }
             | Self::Input { .. }
