@@ -8,6 +8,7 @@
 
 mod support;
 
+use plimsoll_estimator::error::Limit;
 use plimsoll_estimator::{Geometry, Overhead, Plan, PlanError, Verdict, admit};
 use plimsoll_kernels::{KvFormat, Limits, Profile};
 use plimsoll_models::Model;
@@ -89,6 +90,7 @@ fn plan(case: &mut Case, model: &Model, device: &Profile) -> Plan {
         }
         match Plan::new(model, &case.geometry, &profile) {
             Ok(plan) => return plan,
+            Err(PlanError::Limit { limit: Limit::Allocation, .. }) if case.buffer < 30 => case.buffer += 1,
             Err(PlanError::Limit { .. }) if case.binding < 27 => {
                 case.binding += 1;
                 case.buffer = case.buffer.max(case.binding);

@@ -7,9 +7,6 @@ use plimsoll_estimator::cli::{Failure, estimate, fleet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Prices a language model to the byte, before anything is loaded.
 ///
 /// Exit codes: 0 fits (or no budget), 2 usage, 3 refused, 4 cannot price, 5 bad input file.
