@@ -67,6 +67,24 @@ fn every_way_that_takes_them() {
     assert!(ways_that_take >= 3, "{ways_that_take}");
 }
 
+/// A tuning file may ask for any number of rows; both sides of a gate have as many.
+#[test]
+fn any_number_of_rows_has_both_sides() {
+    let (format, n, k) = (Format::Q8_0, 57, 96);
+    for (lone, own) in ways().into_iter().filter(|(_, profile)| linear::takes(profile, 1, 96, 96)) {
+        for rows in [1, 3, 8, 24, 40, 64] {
+            let mut profile = own.clone();
+            profile.tuning.mat_vec_rows = rows;
+            let args = linear::Args {
+                norm: norm(n, false),
+                gate: Some(Activation::Silu),
+                ..product(format, n, k, 1)
+            };
+            check_product(lone, &mat_vec::plan(&profile, &args), &args, 1);
+        }
+    }
+}
+
 #[test]
 fn rows_that_no_norm_can_have_are_nan_and_zeros_stay_zeros() {
     let (lone, n, k) = (lone(true), 5, 96);

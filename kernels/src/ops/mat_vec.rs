@@ -153,7 +153,9 @@ impl Variant {
 
     /// The same with a norm and a gate.
     fn with(self, normed: bool, gate: Option<Activation>) -> Self {
-        let rows = if gate.is_some() { self.rows.next_multiple_of(2) } else { self.rows };
+        // Each side has as many, of the workgroup or of each lane that has rows of its own.
+        let pairs = if self.sum == Sum::Own { 2 * row_lanes::LANES } else { 2 };
+        let rows = if gate.is_some() { self.rows.next_multiple_of(pairs) } else { self.rows };
         Self { rows, normed, gate, ..self }
     }
 

@@ -32,7 +32,7 @@ pub(crate) fn module(source: Source, share: &str, shape: &Shape) -> String {
     // Scales of 16 values are two a chunk.
     let halves = if format.scales().octs() < 4 { 2 } else { 1 };
     let sides = if gate.is_some() { 2 } else { 1 };
-    let outs = (rows / sides).max(1);
+    let outs = rows / sides;
     let source = source
         .constant("OUTS", outs)
         .constant("COLS", cols)
