@@ -25,8 +25,10 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod around;
+
 mod parts;
 
+pub(crate) use around::contexts;
 use around::{Made, ladder, levers, shared};
 
 /// Version of the document.

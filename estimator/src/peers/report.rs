@@ -223,11 +223,7 @@ impl Asker<'_> {
     }
 
     fn ladder(&self, geometry: &Geometry) -> Vec<Rung> {
-        let top = self.model.context_max.max(geometry.context);
-        let doubling = std::iter::successors(Some(1024u32), |c| c.checked_mul(2)).take_while(|c| *c < top);
-        let mut contexts: Vec<u32> = doubling.chain([geometry.context, top]).collect();
-        contexts.sort_unstable();
-        contexts.dedup();
+        let contexts = crate::report::contexts(self.model.context_max, geometry.context);
         let rung = |context: u32| {
             let geometry = Geometry { context, ..geometry.clone() };
             let total = self.total(&geometry);

@@ -42,12 +42,18 @@ impl<T> Made<T> {
 }
 
 /// Contexts from 1,024 by doubling to the model's, and the one asked for.
-pub(super) fn ladder(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Rung> {
-    let top = solver.pricer.model().context_max.max(geometry.context);
+pub(crate) fn contexts(context_max: u32, asked: u32) -> Vec<u32> {
+    let top = context_max.max(asked);
     let doubling = std::iter::successors(Some(1024u32), |c| c.checked_mul(2)).take_while(|c| *c < top);
-    let mut contexts: Vec<u32> = doubling.chain([geometry.context, top]).collect();
+    let mut contexts: Vec<u32> = doubling.chain([asked, top]).collect();
     contexts.sort_unstable();
     contexts.dedup();
+    contexts
+}
+
+/// The price and the verdict at each of those.
+pub(super) fn ladder(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Rung> {
+    let contexts = contexts(solver.pricer.model().context_max, geometry.context);
     let rung = |context: u32| {
         let geometry = Geometry { context, ..geometry.clone() };
         let price = solver.pricer.price(&geometry).ok();
