@@ -25,7 +25,6 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod around;
-
 mod parts;
 
 pub(crate) use around::contexts;
