@@ -87,7 +87,7 @@ impl Opened {
     /// let (report, _) = opened.estimate(&opened.geometry(), &profile, Some(&budget))?;
     /// assert_eq!(report.verdict, "fits");
     /// // 30 layers with 3 heads of 64, keys and values, 2 bytes each.
-    /// assert_eq!(report.kv_bytes_per_token, 30 * 3 * 64 * 2 * 2);
+    /// assert_eq!(report.kv_bytes_per_token, Some(30 * 3 * 64 * 2 * 2));
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
     ///

@@ -75,7 +75,7 @@ fn reports(c: &mut Criterion) {
             overhead: Overhead::default(),
             company: None,
         };
-        group.bench_function(config, |b| b.iter(|| Report::new(&question).unwrap().0.bytes.total));
+        group.bench_function(config, |b| b.iter(|| Report::new(&question).unwrap().0.bytes.map(|b| b.total)));
     }
     group.finish();
 }
@@ -112,7 +112,7 @@ fn estimates(c: &mut Criterion) {
                     overhead: Overhead::default(),
                     company: None,
                 };
-                Report::new(&question).unwrap().0.bytes.total
+                Report::new(&question).unwrap().0.bytes.map(|b| b.total)
             });
         });
     }

@@ -106,7 +106,13 @@ impl Budget {
                 }
             }
             (Some((asked, setting)), None) => {
-                let why = format!("requested: {} ({setting}); no reading was there", grouped(asked));
+                let left = match reserve {
+                    Some(reserve) if reserve.bytes > 0 => {
+                        format!(", of which {} ({}) would be left", grouped(reserve.bytes), reserve.name)
+                    }
+                    _ => String::new(),
+                };
+                let why = format!("requested: {} ({setting}); no reading was there{left}", grouped(asked));
                 (asked, setting.to_owned(), Won::Requested, why)
             }
             (None, Some((left, source))) => {

@@ -1,6 +1,6 @@
 //! Makes plans: `plan = f(model, geometry, profile)`.
 
-use crate::error::{Limit, PlanError};
+use crate::error::{Limit, PlanError, grouped};
 use crate::geometry::{
     Geometry, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS, MAX_SNAPSHOTS,
 };
@@ -247,6 +247,10 @@ impl Pricer<'_> {
     /// # Errors
     /// See [`PlanError`].
     pub fn plan(&self, geometry: &Geometry) -> Result<Plan, PlanError> {
+        self.planned(geometry).map_err(|error| error.by(&self.profile().limits))
+    }
+
+    fn planned(&self, geometry: &Geometry) -> Result<Plan, PlanError> {
         let (model, profile) = (self.model(), self.profile());
         let prepared = self.prepared(geometry)?;
         let Placed { mut slabs, kv, recurrent, snapshots, step, cut, sizes } =
@@ -317,7 +321,11 @@ pub(crate) fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanErr
         if (low..=high).contains(&value) {
             return Ok(());
         }
-        Err(PlanError::Geometry { field, expected: format!("{low} to {high}"), got: value.into() })
+        Err(PlanError::Geometry {
+            field,
+            expected: format!("{} to {}", grouped(low.into()), grouped(high.into())),
+            got: value.into(),
+        })
     };
     range("context", geometry.context, 1, MAX_CONTEXT)?;
     range("slots", geometry.slots, 1, MAX_SLOTS)?;

@@ -1,7 +1,7 @@
 //! An estimate as a picture of characters: the stacked bar, and memory against context.
 
 use crate::error::human;
-use crate::report::Report;
+use crate::report::{Bytes, Report};
 use std::fmt::Write;
 
 /// What each segment is drawn with.
@@ -11,21 +11,20 @@ const MARKS: [char; 6] = ['█', '▓', '▒', '░', '▚', '▞'];
 pub fn chart(report: &Report, width: usize) -> String {
     let width = width.clamp(40, 200);
     let mut text = String::new();
-    if report.bytes.total > 0 {
-        bar(report, width, &mut text);
+    if let Some(bytes) = &report.bytes {
+        bar(bytes, report.budget.as_ref().map(|b| b.bytes), width, &mut text);
     }
     contexts(report, width, &mut text);
     text
 }
 
-fn bar(report: &Report, width: usize, text: &mut String) {
-    let total = report.bytes.total;
-    let budget = report.budget.as_ref().map(|b| b.bytes);
+fn bar(bytes: &Bytes, budget: Option<u64>, width: usize, text: &mut String) {
+    let total = bytes.total;
     let whole = total.max(budget.unwrap_or(0)).max(1);
     // Places of the ends, so that rounding never adds up to more than the whole.
     let place = |bytes: u64| (u128::from(bytes) * width as u128 / u128::from(whole)) as usize;
     let (mut before, mut line) = (0u64, String::new());
-    for ((_, bytes), mark) in report.bytes.segments().into_iter().zip(MARKS) {
+    for ((_, bytes), mark) in bytes.segments().into_iter().zip(MARKS) {
         let (from, to) = (place(before), place(before.saturating_add(bytes)));
         line.extend(std::iter::repeat_n(mark, to - from));
         before = before.saturating_add(bytes);
@@ -33,8 +32,7 @@ fn bar(report: &Report, width: usize, text: &mut String) {
     let left = width.saturating_sub(line.chars().count());
     line.extend(std::iter::repeat_n('·', left));
     let _ = writeln!(text, "{line}");
-    let mut key: Vec<String> = report
-        .bytes
+    let mut key: Vec<String> = bytes
         .segments()
         .into_iter()
         .zip(MARKS)

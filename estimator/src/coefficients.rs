@@ -286,7 +286,9 @@ impl fmt::Display for Coefficients {
             write!(f, " + min(context, {} + chunk − 1) × {}", s.window, grouped(s.per_token))?;
         }
         let a = &self.activations;
-        write!(f, ") + {} + chunk × {} + tables", a.fixed, grouped(a.per_token))?;
+        let sign = if a.fixed < 0 { '−' } else { '+' };
+        let (fixed, per_token) = (grouped(a.fixed.unsigned_abs()), grouped(a.per_token));
+        write!(f, ") {sign} {fixed} + chunk × {per_token} + tables")?;
         if self.retained > 0 {
             write!(f, " + {}", grouped(self.retained))?;
         }

@@ -51,24 +51,43 @@ impl<'a> Company<'a> {
         Self { load, ..self }
     }
 
+    /// Whether the model is alone.
+    pub fn is_empty(&self) -> bool {
+        self.models.is_empty()
+    }
+
+    /// Each of them as it would be with this geometry, or why it cannot be.
+    fn each(&self, geometry: &Geometry) -> impl Iterator<Item = Result<Other, PlanError>> {
+        let drafts = self.drafts.and_then(|model| {
+            let layers = Other::draft_layers(model, geometry).transpose()?;
+            Some((model, Role::DraftLayers, layers))
+        });
+        let models = self.models.iter().map(|(role, pricer)| {
+            let other = match &self.engine {
+                Some((engine, options)) => {
+                    Other::of_engine(pricer.model(), *role, geometry, *engine, options)
+                }
+                None => Other::model(pricer, *role, geometry),
+            };
+            (pricer.model(), *role, other)
+        });
+        drafts.into_iter().chain(models).map(|(model, role, other)| {
+            let model = model.name.clone();
+            other.map_err(|error| PlanError::Beside { model, role, error: Box::new(error) })
+        })
+    }
+
     /// Each of them as it would be with this geometry.
     ///
     /// # Errors
-    /// As [`Pricer::price`], or [`Other::of_engine`].
+    /// [`PlanError::Beside`]: the first that cannot be, and why.
     pub fn with(&self, geometry: &Geometry) -> Result<Vec<Other>, PlanError> {
-        let mut all = Vec::with_capacity(self.models.len() + 1);
-        if let Some(model) = self.drafts {
-            all.extend(Other::draft_layers(model, geometry)?);
-        }
-        for (role, pricer) in &self.models {
-            all.push(match &self.engine {
-                Some((engine, options)) => {
-                    Other::of_engine(pricer.model(), *role, geometry, *engine, options)?
-                }
-                None => Other::model(pricer, *role, geometry)?,
-            });
-        }
-        Ok(all)
+        self.each(geometry).collect()
+    }
+
+    /// Those of them that can be with this geometry.
+    pub fn able(&self, geometry: &Geometry) -> Vec<Other> {
+        self.each(geometry).filter_map(Result::ok).collect()
     }
 
     /// Bytes of all of them with this geometry; `None` where one of them cannot be with it.

@@ -1,5 +1,7 @@
 //! Why no plan could be made.
 
+use crate::others::Role;
+use plimsoll_kernels::Limits;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -32,12 +34,32 @@ impl Limit {
     }
 }
 
+impl Limit {
+    /// The name in a sentence.
+    const fn said(self) -> &'static str {
+        match self {
+            Limit::Allocation => "allocation",
+            Limit::Binding => "binding",
+            Limit::StorageBuffers => "storage buffer",
+            Limit::Invocations => "invocation",
+            Limit::Workgroups => "workgroup",
+        }
+    }
+
+    const fn unit(self) -> &'static str {
+        match self {
+            Limit::Allocation | Limit::Binding => " bytes",
+            Limit::StorageBuffers | Limit::Invocations | Limit::Workgroups => "",
+        }
+    }
+}
+
 /// Why no plan could be made.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// A part that cannot be made smaller exceeds a limit of the adapter.
-    #[error("{name} needs {} where the {} limit is {}", grouped(*need), limit.name(), grouped(*have))]
+    #[error("{name} needs {0}{2} where the {1} limit is {3}{2}", grouped(*need), limit.said(), limit.unit(), grouped(*have))]
     Limit {
         /// Which limit.
         limit: Limit,
@@ -57,11 +79,11 @@ pub enum PlanError {
         head_dim: u32,
     },
     /// A number of the geometry is out of range.
-    #[error("{field}: expected {expected}, got {got}")]
+    #[error("{field}: expected {expected}, got {}", grouped(*got))]
     Geometry {
         /// Which.
         field: &'static str,
-        /// The range.
+        /// The range, with its unit where that is not the field's.
         expected: String,
         /// What was asked.
         got: u64,
@@ -74,13 +96,18 @@ pub enum PlanError {
         /// What is wrong.
         why: String,
     },
-    /// Another engine, by whose rules this is priced, does not hold a model that is to be beside.
-    #[error("{model} beside it: {error}")]
+    /// Another engine, by whose rules this is priced, does not hold it.
+    #[error(transparent)]
+    Engine(#[from] crate::peers::PeerError),
+    /// A model that is to be on the device, too, cannot be with this geometry.
+    #[error("{model}, {}: {error}", role.said())]
     Beside {
-        /// The model beside.
+        /// Which.
         model: String,
-        /// Why not.
-        error: crate::peers::PeerError,
+        /// Why it is there.
+        role: Role,
+        /// What stands against it.
+        error: Box<PlanError>,
     },
 }
 
@@ -110,6 +137,27 @@ pub fn human(bytes: u64) -> String {
 }
 
 impl PlanError {
+    /// Whether it is a fault of an architecture, which no other geometry mends.
+    pub(crate) fn is_fault(&self) -> bool {
+        match self {
+            Self::Graph { .. } => true,
+            Self::Beside { error, .. } => error.is_fault(),
+            _ => false,
+        }
+    }
+
+    /// By the limit that broke: within buffers that are no larger than a binding may be, it is the buffers'.
+    pub(crate) fn by(self, limits: &Limits) -> Self {
+        match self {
+            Self::Limit { limit: Limit::Binding, name, need, .. }
+                if limits.max_buffer_size <= limits.max_storage_buffer_binding_size =>
+            {
+                Self::Limit { limit: Limit::Allocation, name, need, have: limits.max_buffer_size }
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn graph(at: &str, why: impl Into<String>) -> Self {
         PlanError::Graph { at: at.to_owned(), why: why.into() }
     }

@@ -58,12 +58,42 @@ pub struct KvPair {
     pub v: KvStore,
 }
 
+impl KvPair {
+    /// Bytes of 32 values of a key and 32 of a value: which of two pairs is the narrower.
+    pub fn width(self) -> u64 {
+        [self.k, self.v].into_iter().filter_map(|store| store.row_bytes(32)).sum()
+    }
+}
+
 impl fmt::Display for KvPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.k == self.v {
             return f.write_str(self.k.name());
         }
         write!(f, "{}/{}", self.k.name(), self.v.name())
+    }
+}
+
+impl std::str::FromStr for KvPair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (k, v) = text.split_once('/').unwrap_or((text, text));
+        Ok(Self { k: k.parse()?, v: v.parse()? })
+    }
+}
+
+/// A pair by its name, `q8_0/f16`, as documents have it.
+pub(crate) mod by_name {
+    use super::KvPair;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(pair: &KvPair, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(pair)
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<KvPair, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -113,6 +143,21 @@ impl KvStore {
     }
 }
 
+impl std::str::FromStr for KvStore {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|format| format.name() == text);
+        named.ok_or_else(|| format!("expected one of {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+impl From<KvFormat> for KvPair {
+    fn from(format: KvFormat) -> Self {
+        Self { k: format.into(), v: format.into() }
+    }
+}
+
 impl From<KvFormat> for KvStore {
     fn from(format: KvFormat) -> Self {
         match format {
@@ -150,6 +195,14 @@ impl Geometry {
 
     /// Formats of keys and of values.
     pub fn kv_pair(&self) -> KvPair {
-        self.priced.kv.unwrap_or(KvPair { k: self.kv.into(), v: self.kv.into() })
+        self.priced.kv.unwrap_or(self.kv.into())
+    }
+
+    /// The same with keys and values in these formats: the kernels' own where both are one that they have.
+    #[must_use]
+    pub fn with_kv(self, pair: KvPair) -> Self {
+        let run = pair.k.run().filter(|_| pair.k == pair.v);
+        let priced = Priced { kv: run.is_none().then_some(pair), ..self.priced };
+        Self { kv: run.unwrap_or(KvFormat::F16), priced, ..self }
     }
 }

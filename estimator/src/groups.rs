@@ -100,13 +100,14 @@ fn place(
     let limits = &profile.limits;
     let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     if stride * u64::from(unit.min(rows)) > most {
-        let limit = if limits.max_buffer_size < limits.max_storage_buffer_binding_size {
-            Limit::Allocation
-        } else {
-            Limit::Binding
-        };
-        let name = format!("{unit} rows of {}", first.source.name());
-        return Err(PlanError::Limit { limit, name, need: stride * u64::from(unit), have: most });
+        let rows = if unit == 1 { "a row".to_owned() } else { format!("{unit} rows") };
+        let name = format!("{rows} of {}", first.source.name());
+        return Err(PlanError::Limit {
+            limit: Limit::Binding,
+            name,
+            need: stride * u64::from(unit),
+            have: most,
+        });
     }
     let whole_units = |bytes: u64| (bytes / stride).min(u64::from(u32::MAX)) as u32 / unit * unit;
     let mut shards = Vec::new();

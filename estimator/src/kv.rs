@@ -1,6 +1,6 @@
 //! The KV pool: kinds of pages, segments of layers, and where they stand.
 
-use crate::error::{Limit, PlanError};
+use crate::error::{Limit, PlanError, grouped};
 use crate::geometry::{Geometry, KvStore};
 use crate::plan::{KvKind, KvLayer, KvPlan, KvSegment};
 use crate::pool::Pool;
@@ -135,9 +135,19 @@ fn expect_bindings(bindings: u64, most: u64) -> Result<(), PlanError> {
     }
     Err(PlanError::Geometry {
         field: "context × slots",
-        expected: format!("a KV pool of at most {MAX_BINDINGS} bindings of {most} bytes"),
+        expected: format!(
+            "a KV pool of at most {} bindings of {} bytes",
+            grouped(MAX_BINDINGS),
+            grouped(most)
+        ),
         got: bindings,
     })
+}
+
+/// Whether the formats suit the heads of every layer.
+pub(crate) fn suits(model: &Model, geometry: &Geometry) -> bool {
+    let mut pages = model.states.iter().filter(|state| state.recurrent().is_none());
+    pages.all(|state| page(state, geometry).is_ok())
 }
 
 /// The layout of a layer's pages and the bytes of one: `page × Hk · (E·size(k) + E·size(v))`, or `page × (rank + rope) ·
@@ -177,7 +187,7 @@ pub(crate) fn kind_of(window: Option<u32>, geometry: &Geometry) -> Result<KvKind
     let pages = pages_per_slot * u64::from(geometry.slots);
     let pages = u32::try_from(pages).ok().filter(|p| *p < 1 << 31).ok_or(PlanError::Geometry {
         field: "context × slots",
-        expected: "under 2^31 pages".into(),
+        expected: format!("under {} pages of KV", grouped(1 << 31)),
         got: pages,
     })?;
     Ok(KvKind { window, pages_per_slot: pages_per_slot as u32, pages })

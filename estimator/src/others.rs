@@ -27,6 +27,17 @@ pub enum Role {
     Beside,
 }
 
+impl Role {
+    /// What it is to the model, as it stands after a name.
+    pub const fn said(self) -> &'static str {
+        match self {
+            Role::Draft => "which drafts for it",
+            Role::DraftLayers => "its own layers that draft",
+            Role::Beside => "beside it",
+        }
+    }
+}
+
 /// Something else on the device, and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the fields are the document's
@@ -57,6 +68,9 @@ pub struct Others {
     pub here: Vec<Other>,
     /// What goes.
     pub replaced: Vec<Replaced>,
+    /// Bytes of what goes that were added to a budget: to a reading of free memory alone.
+    #[serde(default)]
+    pub credited: u64,
 }
 
 impl Other {
@@ -88,7 +102,7 @@ impl Other {
     /// A model of its own by the rules of another engine, which holds both: what the context means there it means here.
     ///
     /// # Errors
-    /// [`PlanError::Beside`] where that engine does not hold it.
+    /// [`PlanError::Engine`] where that engine does not hold it.
     pub fn of_engine(
         model: &Model,
         role: Role,
@@ -104,8 +118,7 @@ impl Other {
         };
         let priced = crate::Priced { snapshots: 0, images: Default::default(), ..asked.priced.clone() };
         let geometry = Geometry { context: asked.context.min(most), draft_depth: 0, priced, ..asked.clone() };
-        let price = peers::price(engine, model, &geometry, options)
-            .map_err(|error| PlanError::Beside { model: model.name.clone(), error })?;
+        let price = peers::price(engine, model, &geometry, options)?;
         Ok(Self {
             name: model.name.clone(),
             role,
@@ -172,7 +185,7 @@ impl Others {
 
     /// What stays, alone: nothing is credited to what a device has in all, of which nothing was taken away.
     pub fn staying(&self) -> Self {
-        Self { here: self.here.clone(), replaced: Vec::new() }
+        Self { here: self.here.clone(), ..Self::default() }
     }
 
     /// Bytes that stay taken.
@@ -239,7 +252,7 @@ mod tests {
     fn what_stays_is_taken_and_what_goes_is_credited_once() {
         let reading = || Some(Reading { bytes: 100, source: "reading".into(), taken: 1, excluded: vec![] });
         let replaced = vec![Replaced { name: "old".into(), bytes: 50 }];
-        let others = Others { here: vec![other(30)], replaced };
+        let others = Others { here: vec![other(30)], replaced, credited: 0 };
         let derived = others.budget(None, reading()).unwrap();
         assert_eq!((derived.bytes, derived.derived.as_ref().map(|r| r.bytes)), (120, Some(150)));
         assert!(derived.source.contains("50") && derived.source.contains("less 30 for beside"));

@@ -150,7 +150,7 @@ impl<'a> Pricer<'a> {
             Some(price) => price,
             None => match self.summed(&memo, geometry, most) {
                 Err(Stop::Beyond) => return Err(Stop::Beyond),
-                Err(Stop::Refused(error)) => memo.keep(geometry, Err(error)),
+                Err(Stop::Refused(error)) => memo.keep(geometry, Err(error.by(&self.profile.limits))),
                 Ok(price) => memo.keep(geometry, Ok(price)),
             },
         };

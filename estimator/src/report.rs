@@ -13,7 +13,7 @@ use crate::peers::{Bound, Line};
 use crate::plan::{Plan, Segment};
 use crate::pricer::Pricer;
 use crate::roofline::Ceilings;
-use crate::solve::{Frontier, Search, Solver};
+use crate::solve::{End, Frontier, Search, Solver};
 use crate::verdict::{self, Lasts, Overhead, Refusal, Suggestion, Verdict};
 use crate::weights::{self, Parts};
 use plimsoll_kernels::{Profile, step::PAGE};
@@ -176,14 +176,31 @@ pub struct BudgetPart {
     pub why: String,
 }
 
+/// A limit of the device, as it was resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct LimitPart {
+    /// `allocation` or `binding`.
+    pub what: String,
+    /// What counts: the smaller of the device's and the operator's.
+    pub bytes: u64,
+    pub device: u64,
+    pub requested: Option<u64>,
+    pub setting: Option<String>,
+    pub won: Won,
+    pub why: String,
+}
+
 /// A refusal's part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct RefusalPart {
     pub broke: String,
     pub name: String,
-    pub need: u64,
-    pub have: u64,
+    /// `None` where what is missing is no amount.
+    pub need: Option<u64>,
+    /// `None` where it is a range or a thing that is not there.
+    pub have: Option<u64>,
     /// The term that broke the budget.
     #[serde(default)]
     pub term: Option<String>,
@@ -217,6 +234,17 @@ pub struct Fits {
     pub context: Option<u32>,
     pub slots: Option<u32>,
     pub prefill_chunk: Option<u32>,
+    #[serde(default)]
+    pub bounded_by: Ends,
+}
+
+/// Where the search for each of the largest ended without meeting one that does not fit; `None`: the next does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Ends {
+    pub context: Option<End>,
+    pub slots: Option<End>,
+    pub prefill_chunk: Option<End>,
 }
 
 /// The estimate.
@@ -227,22 +255,30 @@ pub struct Report {
     pub model: ModelPart,
     pub geometry: GeometryPart,
     pub profile: String,
-    /// All zero when the adapter's limits allow no plan.
-    pub bytes: Bytes,
+    /// `None` where a limit allows no plan: there is nothing to add up.
+    pub bytes: Option<Bytes>,
+    /// Fields of `bytes` that nobody can tell of another engine: 0 there, and not in the total.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_in_bytes: Vec<String>,
     pub exact: Exact,
     pub overhead: OverheadPart,
-    pub kv_bytes_per_token: u64,
-    pub recurrent_bytes_per_slot: u64,
-    pub largest_allocation: Largest,
-    pub largest_binding: Largest,
+    /// `None` where the formats do not suit the heads.
+    pub kv_bytes_per_token: Option<u64>,
+    pub recurrent_bytes_per_slot: Option<u64>,
+    /// `None` where there is no plan, or another engine's is no closed form.
+    pub largest_allocation: Option<Largest>,
+    pub largest_binding: Option<Largest>,
     pub budget: Option<BudgetPart>,
+    /// What buffers and bindings keep to; empty by another engine's rules, which do not ask.
+    #[serde(default)]
+    pub limits: Vec<LimitPart>,
     /// `fits`, `refused` or `no_budget`.
     pub verdict: String,
     pub refusal: Option<RefusalPart>,
     pub ladder: Vec<Rung>,
     pub levers: Vec<Lever>,
     pub largest: Fits,
-    pub pipelines: u32,
+    pub pipelines: Option<u32>,
     /// Whose rules these are: `plimsoll`, or another engine's.
     #[serde(default = "ours")]
     pub runtime: String,
@@ -372,17 +408,15 @@ impl Report {
             &samples,
             &frontier,
         ]);
-        let largest = Fits {
-            context: context.take().flatten(),
-            slots: slots.take().flatten(),
-            prefill_chunk: chunk.take().flatten(),
-        };
+        let largest = solver
+            .ended(geometry, [context.take().flatten(), slots.take().flatten(), chunk.take().flatten()]);
         let report = Self {
             schema: SCHEMA,
             model: model_part.take().unwrap_or_else(|| ModelPart::of(checkpoint, model)),
             geometry: GeometryPart::of(model, geometry),
             profile: profile.name.clone(),
-            bytes: price.as_ref().map(|p| p.bytes.clone()).unwrap_or_default(),
+            bytes: price.as_ref().map(|p| p.bytes.clone()),
+            not_in_bytes: Vec::new(),
             exact: Exact {
                 weights: !model.extras.nearest_weights,
                 kv: true,
@@ -394,11 +428,13 @@ impl Report {
                 bytes: overhead.bytes,
                 source: if overhead.measured { "measured" } else { "unknown" }.into(),
             },
-            kv_bytes_per_token: kv_bytes_per_token(model, geometry),
-            recurrent_bytes_per_slot: crate::recurrent::bytes_per_slot(model, geometry),
-            largest_allocation: price.as_ref().map(|p| p.largest_allocation.clone()).unwrap_or_default(),
-            largest_binding: price.as_ref().map(|p| p.largest_binding.clone()).unwrap_or_default(),
+            kv_bytes_per_token: crate::kv::suits(model, geometry)
+                .then(|| kv_bytes_per_token(model, geometry)),
+            recurrent_bytes_per_slot: Some(crate::recurrent::bytes_per_slot(model, geometry)),
+            largest_allocation: price.as_ref().map(|p| p.largest_allocation.clone()),
+            largest_binding: price.as_ref().map(|p| p.largest_binding.clone()),
             budget: budget.map(BudgetPart::of),
+            limits: Vec::new(),
             verdict: word.into(),
             refusal,
             ladder: rungs.take().unwrap_or_default(),
@@ -409,8 +445,8 @@ impl Report {
             host: Vec::new(),
             peak: None,
             images: images.take().flatten(),
-            pipelines: price.as_ref().map_or(0, |p| p.pipelines),
-            estimate_only: price.as_ref().and_then(|_| estimate_only(model, geometry)),
+            pipelines: price.as_ref().map(|p| p.pipelines),
+            estimate_only: estimate_only(model, geometry),
             checks: Vec::new(),
             ceilings: None,
             others: None,

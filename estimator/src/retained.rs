@@ -3,7 +3,7 @@
 //! Pages of full attention are shared as they are and cost nothing more. A snapshot holds the rest, once: the recurrent
 //! states of every layer, and the pages of every window (a ring is overwritten as its sequence goes on).
 
-use crate::error::PlanError;
+use crate::error::{PlanError, grouped};
 use crate::geometry::Geometry;
 use crate::plan::View;
 use crate::pool::Pool;
@@ -49,7 +49,7 @@ pub(crate) fn place(
     let most = (profile.limits.max_buffer_size / crate::plan::ALIGN * crate::plan::ALIGN).max(1);
     let pieces = each.div_ceil(most).saturating_mul(count);
     if pieces > MAX_BUFFERS {
-        let expected = format!("at most {MAX_BUFFERS} buffers of {most} bytes");
+        let expected = format!("at most {} buffers of {} bytes", grouped(MAX_BUFFERS), grouped(most));
         return Err(PlanError::Geometry { field: "snapshots", expected, got: pieces });
     }
     let mut snapshot = || {

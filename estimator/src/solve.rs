@@ -2,14 +2,16 @@
 
 use crate::budget::Budget;
 use crate::company::Company;
+use crate::error::grouped;
 use crate::geometry::{
-    Geometry, Images, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS, MAX_SNAPSHOTS,
-    Priced,
+    Geometry, Images, KvPair, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS,
+    MAX_SNAPSHOTS, Priced,
 };
+use crate::images::ImagesPart;
 use crate::pricer::{Price, Pricer};
+use crate::report::{Ends, Fits};
 use crate::verdict::{Overhead, Suggestion};
-use plimsoll_kernels::{KvFormat, KvLayout, step::PAGE};
-use plimsoll_models::model::State;
+use plimsoll_kernels::{KvFormat, step::PAGE};
 use serde::{Deserialize, Serialize};
 
 mod frontier;
@@ -35,6 +37,26 @@ pub struct Solver<'a> {
 pub struct Frontier {
     /// With 1, 2, 4, … slots, as long as any context fits.
     pub points: Vec<FrontierPoint>,
+    /// Where that is not what ended it.
+    #[serde(default)]
+    pub bounded_by: Option<End>,
+}
+
+/// What ended a search before anything did not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// Larger ones are not tried: it is the least of what the largest may be.
+    Search,
+    /// The model was made for no longer context.
+    Model,
+    /// No step is longer than its context.
+    Context,
+}
+
+/// A context that is the longest, or, with a mark, the longest that was tried.
+pub(crate) fn longest(context: u32, end: Option<End>) -> String {
+    format!("{}{}", grouped(context.into()), if end.is_some() { "+" } else { "" })
 }
 
 /// A point of the frontier: with one page more it does not fit, unless the context is the longest that was asked about.
@@ -46,6 +68,9 @@ pub struct FrontierPoint {
     pub context: u32,
     /// What the plan costs.
     pub total: u64,
+    /// Where no longer context was tried.
+    #[serde(default)]
+    pub bounded_by: Option<End>,
 }
 
 /// The most slots that are looked at.
@@ -98,11 +123,31 @@ impl Solver<'_> {
 
     /// The largest prefill chunk that fits, up to 65,536 and the context in whole pages: no step is longer than that.
     pub fn largest_chunk(&self, geometry: &Geometry) -> Option<Geometry> {
-        let context = geometry.context.clamp(1, MAX_CONTEXT).next_multiple_of(PAGE);
-        let most = context.min(MOST_CHUNK).min(self.pricer.most_rows().0);
+        let most = longest_step(geometry).min(MOST_CHUNK).min(self.pricer.most_rows().0);
         // The arena grows with the tokens of a step.
         let beside = Beside::at(self, geometry).map(|b| b.growing(geometry.prefill_chunk));
         self.largest(most, beside, |prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() })
+    }
+
+    /// The largest context, slots and chunk that were found, and whether something that does not fit ended the search.
+    pub(crate) fn ended(&self, geometry: &Geometry, found: [Option<u32>; 3]) -> Fits {
+        let [context, slots, prefill_chunk] = found;
+        let bounded_by = Ends {
+            context: context.and_then(|context| self.context_end(geometry, context)),
+            slots: slots.filter(|slots| *slots >= MOST_SLOTS).map(|_| End::Search),
+            prefill_chunk: prefill_chunk.and_then(|chunk| match chunk {
+                _ if chunk >= longest_step(geometry) => Some(End::Context),
+                _ => (chunk >= MOST_CHUNK).then_some(End::Search),
+            }),
+        };
+        Fits { context, slots, prefill_chunk, bounded_by }
+    }
+
+    /// What ended the search for the longest context at this one, where a page more was not tried.
+    pub(crate) fn context_end(&self, geometry: &Geometry, context: u32) -> Option<End> {
+        let longest = self.longest(geometry);
+        let end = if longest == self.pricer.model().context_max { End::Model } else { End::Search };
+        (context >= longest).then_some(end)
     }
 
     /// The longest contexts that fit with 1, 2, 4, … slots, the rest as given.
@@ -119,8 +164,8 @@ impl Solver<'_> {
 
     /// Whether there is room for a price of this geometry; `None` where nothing limits it.
     pub(crate) fn has_room(&self, geometry: &Geometry, price: &Price) -> Option<bool> {
-        self.budget?;
-        Some(self.taken(geometry).is_some_and(|taken| self.holds(price, taken)))
+        let Some(taken) = self.taken(geometry) else { return Some(false) };
+        self.budget.map(|_| self.holds(price, taken))
     }
 
     fn longest_context(&self, geometry: &Geometry, beside: Option<Beside>) -> Option<Geometry> {
@@ -186,6 +231,11 @@ impl Solver<'_> {
         }
         (low > 0).then(|| at(low))
     }
+}
+
+/// The longest step that can be full.
+fn longest_step(geometry: &Geometry) -> u32 {
+    geometry.context.clamp(1, MAX_CONTEXT).next_multiple_of(PAGE)
 }
 
 /// The largest value in `1..=most` that is not refused without a price; 1 is not.
@@ -286,17 +336,14 @@ fn with_slots(geometry: &Geometry, slots: u32) -> Geometry {
 }
 
 /// Geometries near the one asked for that fit, each with one thing given up where that is enough: context, slots,
-/// chunk, KV format; else the smallest geometry with the longest context it allows.
+/// chunk, and last the formats of keys and values; else the smallest geometry with the longest context it allows.
 pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
-    let model = solver.pricer.model();
     let asked = within_range(geometry);
     let mut found: Vec<Suggestion> = Vec::new();
     let mut offer = |geometry: Option<Geometry>| {
         let Some(g) = geometry else { return };
         let Some(total) = solver.fits(&g) else { return };
-        let Geometry { context, slots, prefill_chunk, kv, logit_rows, draft_depth, priced } = g;
-        let suggestion =
-            Suggestion { context, slots, prefill_chunk, kv, logit_rows, draft_depth, priced, total };
+        let suggestion = Suggestion::new(g, total);
         if !found.contains(&suggestion) {
             found.push(suggestion);
         }
@@ -305,16 +352,18 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
     offer(shorter(solver, &asked));
     offer(solver.largest_slots(&asked).filter(|g| g.slots < asked.slots));
     offer(solver.largest_chunk(&asked).filter(|g| g.prefill_chunk < asked.prefill_chunk).map(round_chunk));
-    // Narrower formats, or where the heads do not suit the one asked for the others, the nearest first.
-    let suits = |kv| model.states.iter().filter_map(State::attention).all(|s| KvLayout::new(kv, s).is_some());
-    let suited = suits(asked.kv);
-    let mut others: Vec<KvFormat> =
-        KvFormat::ALL.into_iter().filter(|kv| *kv > asked.kv || (!suited && *kv != asked.kv)).collect();
-    if !suited {
+    // The kernels' narrower formats, or where the heads do not suit those asked for all of them, the nearest first.
+    let pair = asked.kv_pair();
+    let suited = crate::kv::suits(solver.pricer.model(), &asked);
+    let mut others: Vec<KvPair> =
+        KvFormat::ALL.map(KvPair::from).into_iter().filter(|kv| *kv != pair).collect();
+    if suited {
+        others.retain(|kv| kv.width() < pair.width());
+    } else {
         others.reverse();
     }
-    for kv in others {
-        let other = Geometry { kv, ..asked.clone() };
+    for kv in &others {
+        let other = asked.clone().with_kv(*kv);
         offer(Some(other.clone()));
         offer(shorter(solver, &other));
     }
@@ -322,13 +371,17 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
         offer(Some(Geometry { draft_depth: 0, ..asked.clone() }));
     }
     if asked.priced.images.count > 0 {
-        let priced = Priced { images: Images::default(), ..asked.priced.clone() };
-        offer(Some(Geometry { priced, ..asked.clone() }));
+        let most = ImagesPart::of(solver, &asked).map_or(0, |images| images.largest_count);
+        let fewer = Images { count: most.min(asked.priced.images.count), ..asked.priced.images };
+        for images in [fewer, Images::default()] {
+            let priced = Priced { images, ..asked.priced.clone() };
+            offer(Some(Geometry { priced, ..asked.clone() }));
+        }
     }
     let smallest = Geometry { slots: 1, logit_rows: 1, prefill_chunk: asked.prefill_chunk.min(32), ..asked };
     offer(shorter(solver, &smallest));
-    for kv in KvFormat::ALL {
-        offer(shorter(solver, &Geometry { kv, prefill_chunk: 1, ..smallest.clone() }));
+    for kv in std::iter::once(pair).chain(others) {
+        offer(shorter(solver, &Geometry { prefill_chunk: 1, ..smallest.clone() }.with_kv(kv)));
     }
     found.truncate(6);
     found

@@ -2,7 +2,8 @@
 
 use crate::budget::Budget;
 use crate::error::{PlanError, grouped};
-use crate::geometry::{Geometry, Priced};
+use crate::geometry::{Geometry, KvPair, Priced};
+use crate::peers::PeerError;
 use crate::plan::{Plan, Segment};
 use crate::pricer::{Price, Pricer};
 use crate::solve::{self, Solver};
@@ -92,8 +93,9 @@ pub struct Suggestion {
     pub slots: u32,
     /// Prefill chunk.
     pub prefill_chunk: u32,
-    /// KV format.
-    pub kv: KvFormat,
+    /// How keys and values are stored: in documents one name, or two where they differ, `q8_0/f16`.
+    #[serde(with = "crate::geometry::by_name")]
+    pub kv: KvPair,
     /// Most logit rows of a step.
     pub logit_rows: u32,
     /// Draft depth.
@@ -111,17 +113,19 @@ fn is_default(priced: &Priced) -> bool {
 }
 
 impl Suggestion {
+    /// A geometry and what it costs.
+    pub fn new(geometry: Geometry, total: u64) -> Self {
+        let kv = geometry.kv_pair();
+        let Geometry { context, slots, prefill_chunk, kv: _, logit_rows, draft_depth, priced } = geometry;
+        Self { context, slots, prefill_chunk, kv, logit_rows, draft_depth, priced, total }
+    }
+
     /// The geometry.
     pub fn geometry(&self) -> Geometry {
-        Geometry {
-            context: self.context,
-            slots: self.slots,
-            prefill_chunk: self.prefill_chunk,
-            kv: self.kv,
-            logit_rows: self.logit_rows,
-            draft_depth: self.draft_depth,
-            priced: self.priced.clone(),
-        }
+        let Self { context, slots, prefill_chunk, kv, logit_rows, draft_depth, .. } = *self;
+        let priced = self.priced.clone();
+        Geometry { context, slots, prefill_chunk, kv: KvFormat::F16, logit_rows, draft_depth, priced }
+            .with_kv(kv)
     }
 }
 
@@ -242,17 +246,20 @@ pub(crate) fn admitted(solver: &Solver<'_>, geometry: &Geometry) -> Result<Verdi
 /// # Errors
 /// As [`admit`].
 pub(crate) fn refusal(solver: &Solver<'_>, geometry: &Geometry) -> Result<Option<Refusal>, PlanError> {
-    let Solver { pricer, budget, overhead, .. } = *solver;
-    match pricer.price(geometry) {
-        Err(fault @ PlanError::Graph { .. }) => Err(fault),
-        Err(error) => Ok(Some(refuse_limit(&error, solve::nearest(solver, geometry)))),
-        Ok(price) => match budget {
-            Some(budget) if price.total().saturating_add(overhead.bytes) > budget.bytes => {
-                let nearest = solve::nearest(solver, geometry);
-                Ok(Some(refuse_total(&price, budget, overhead, nearest)))
-            }
-            _ => Ok(None),
-        },
+    let Solver { pricer, budget, overhead, company } = *solver;
+    // What cannot be by itself is said before what it cannot be beside.
+    let beside = || company.map_or(Ok(()), |company| company.with(geometry).map(drop));
+    let price = match pricer.price(geometry).and_then(|price| beside().map(|()| price)) {
+        Ok(price) => price,
+        Err(error) if error.is_fault() => return Err(error),
+        Err(error) => return Ok(Some(refuse_limit(&error, solve::nearest(solver, geometry)))),
+    };
+    match budget {
+        Some(budget) if price.total().saturating_add(overhead.bytes) > budget.bytes => {
+            let nearest = solve::nearest(solver, geometry);
+            Ok(Some(refuse_total(&price, budget, overhead, nearest)))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -300,9 +307,25 @@ fn breaking(price: &Price, most: u64) -> Option<Segment> {
     })
 }
 
-fn refuse_limit(error: &PlanError, nearest: Vec<Suggestion>) -> Refusal {
+pub(crate) fn refuse_limit(error: &PlanError, nearest: Vec<Suggestion>) -> Refusal {
+    let (broke, name, need, have) = broken(error);
+    Refusal {
+        broke,
+        name,
+        need,
+        have,
+        terms: Vec::new(),
+        term: None,
+        lasts: Lasts::Forever,
+        nearest,
+        reason: error.to_string(),
+    }
+}
+
+/// What broke, of what, what it needs, and what there is.
+fn broken(error: &PlanError) -> (Broke, String, u64, u64) {
     use crate::error::Limit;
-    let (broke, name, need, have) = match error {
+    match error {
         PlanError::Limit { limit, name, need, have } => {
             let broke = match limit {
                 Limit::Allocation => Broke::Allocation,
@@ -315,19 +338,18 @@ fn refuse_limit(error: &PlanError, nearest: Vec<Suggestion>) -> Refusal {
             (Broke::KvFormat, (*format).to_owned(), u64::from(*head_dim), 32)
         }
         PlanError::Geometry { field, got, .. } => (Broke::Geometry, (*field).to_owned(), *got, 0),
-        PlanError::Graph { at: name, .. } | PlanError::Beside { model: name, .. } => {
-            (Broke::Limit, name.clone(), 0, 0)
+        PlanError::Engine(error) => match error {
+            PeerError::Geometry { field, got, .. } => (Broke::Geometry, (*field).to_owned(), *got, 0),
+            PeerError::KvFormat { format, head_dim, .. } => {
+                (Broke::KvFormat, (*format).to_owned(), u64::from(*head_dim), 32)
+            }
+            PeerError::TooLarge { what } => (Broke::Geometry, (*what).to_owned(), u64::MAX, 0),
+            PeerError::Unsupported { engine, .. } => (Broke::Limit, (*engine).to_owned(), 0, 0),
+        },
+        PlanError::Beside { model, error, .. } => {
+            let (broke, name, need, have) = broken(error);
+            (broke, format!("{model}: {name}"), need, have)
         }
-    };
-    Refusal {
-        broke,
-        name,
-        need,
-        have,
-        terms: Vec::new(),
-        term: None,
-        lasts: Lasts::Forever,
-        nearest,
-        reason: error.to_string(),
+        PlanError::Graph { at: name, .. } => (Broke::Limit, name.clone(), 0, 0),
     }
 }

@@ -256,7 +256,7 @@ fn report_06_readings_are_fresh_and_what_is_replaced_is_credited() {
     let beside = Others::default().budget(None, free()).unwrap();
     assert!(matches!(judge(&next, &geometry, Some(&beside)), Verdict::Refused(_)));
     let replaced = vec![Replaced { name: "resident".into(), bytes: 12_100_000_000 }];
-    let others = Others { here: vec![], replaced };
+    let others = Others { replaced, ..Others::default() };
     let credited = others.budget(None, free()).unwrap();
     assert!(credited.source.contains("will be freed"));
     assert!(matches!(judge(&next, &geometry, Some(&credited)), Verdict::Admitted(_)));
@@ -357,7 +357,7 @@ fn report_12_the_most_slots_are_known_before_a_launch() {
     let (report, _) = Report::new(&question).unwrap();
     let slots = report.largest.slots.unwrap();
     // A state and a page of every attention layer each; logits and step tables of so many take the rest.
-    let slot = report.recurrent_bytes_per_slot + 32 * report.kv_bytes_per_token;
+    let slot = report.recurrent_bytes_per_slot.unwrap() + 32 * report.kv_bytes_per_token.unwrap();
     assert_eq!(slot, 149 * MIB + 5 * MIB / 8 + 2 * MIB);
     let closed = 100 * GB / slot;
     assert!(u64::from(slots) <= closed && u64::from(slots) > closed * 97 / 100, "{slots} of {closed}");

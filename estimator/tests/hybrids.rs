@@ -71,9 +71,9 @@ fn nemotron_3_nano_keeps_49_930_240_bytes_a_sequence() {
             company: None,
         };
         let (report, _) = Report::new(&question).unwrap();
-        assert_eq!(report.recurrent_bytes_per_slot, 49_930_240, "{config}");
-        assert_eq!(report.bytes.recurrent, 49_930_240, "{config}");
-        assert_eq!(report.kv_bytes_per_token, 6144, "{config}");
+        assert_eq!(report.recurrent_bytes_per_slot, Some(49_930_240), "{config}");
+        assert_eq!(report.bytes.as_ref().unwrap().recurrent, 49_930_240, "{config}");
+        assert_eq!(report.kv_bytes_per_token, Some(6144), "{config}");
         let layers = &report.model.layers;
         assert_eq!((layers.attention_full, layers.recurrent, layers.stateless), (6, 23, 23), "{config}");
     }

@@ -203,7 +203,7 @@ fn report_06_decisions_follow_the_reading_of_their_moment() {
     let beside = admit(&opened, &device, &free, 1024).unwrap_err();
     assert_eq!(beside.lasts, Lasts::Reading);
     let replaced = Replaced { name: "resident".into(), bytes: small };
-    let others = Others { here: vec![], replaced: vec![replaced] };
+    let others = Others { replaced: vec![replaced], ..Others::default() };
     let budget = free.budget_beside(device.memory().reading(), &others);
     let credited = opened.admit(&geometry(1024), device.profile(), budget.as_ref()).unwrap();
     // Too early: it is still there.

@@ -1,10 +1,12 @@
 //! Flags that several verbs share.
 
-use super::{Failure, bytes};
+use super::{Failure, bytes, output};
+use crate::budget::Won;
 use crate::geometry::{Geometry, KvPair, KvStore, MAX_SNAPSHOTS, Priced};
 use crate::policy::{MemoryPolicy, SettingError};
+use crate::report::LimitPart;
 use clap::Args;
-use plimsoll_kernels::{KvFormat, Limits};
+use plimsoll_kernels::{Limits, Profile};
 use plimsoll_models::hub::{self, HubOptions};
 use plimsoll_models::{Checkpoint, Model, ModelError, Registry};
 use std::path::Path;
@@ -58,8 +60,7 @@ pub fn build(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Model, Fail
 /// # Errors
 /// What there is, in a sentence.
 pub fn kv(text: &str) -> Result<KvStore, String> {
-    let named = KvStore::ALL.into_iter().find(|format| format.name() == text);
-    named.ok_or_else(|| format!("expected one of {}", KvStore::ALL.map(KvStore::name).join(", ")))
+    text.parse()
 }
 
 /// The geometry.
@@ -96,24 +97,28 @@ impl GeometryArgs {
             ..default
         };
         match self.kv {
-            Some(kv) => with_kv(geometry, KvPair { k: kv, v: kv }),
+            Some(kv) => geometry.with_kv(KvPair { k: kv, v: kv }),
             None => geometry,
         }
     }
 }
 
-/// The geometry with keys and values in these formats: the kernels' own where both are one that they have.
-pub fn with_kv(geometry: Geometry, pair: KvPair) -> Geometry {
-    match pair.k.run() {
-        Some(kv) if pair.k == pair.v => {
-            let priced = Priced { kv: None, ..geometry.priced };
-            Geometry { kv, priced, ..geometry }
+/// The smaller of a device's limit and what was asked for.
+fn resolved(what: &str, device: u64, requested: Option<(u64, &str)>, of: &str) -> LimitPart {
+    let there = format!("{} ({of})", bytes::grouped(device));
+    let (bytes, won, why) = match requested {
+        None => (device, Won::Derived, format!("derived: {there}; nothing was requested")),
+        Some((asked, setting)) => {
+            let said = format!("{} ({setting})", bytes::grouped(asked));
+            if asked > device {
+                (device, Won::Derived, format!("derived: {there} is below {said}"))
+            } else {
+                (asked, Won::Requested, format!("requested: {said} is not above {there}"))
+            }
         }
-        _ => {
-            let priced = Priced { kv: Some(pair), ..geometry.priced };
-            Geometry { kv: KvFormat::F16, priced, ..geometry }
-        }
-    }
+    };
+    let (requested, setting) = requested.map(|(asked, setting)| (asked, setting.to_owned())).unzip();
+    LimitPart { what: what.to_owned(), bytes, device, requested, setting, won, why }
 }
 
 /// How much of a machine may be used.
@@ -123,17 +128,18 @@ pub struct LimitArgs {
     /// `load peak`) comes on top. PLIMSOLL_MEMORY_LIMIT is another ceiling
     #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub memory: Option<u64>,
-    /// Left for others of the memory that is free when it is looked at. PLIMSOLL_RESERVE is another reserve
+    /// Left for others of the memory that a device has (--device) or an adapter says is free; a --memory is not made
+    /// smaller by it. PLIMSOLL_RESERVE is another reserve
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub reserve: Option<u64>,
     /// The most that is kept without being live: prefix pages, snapshots; 0 keeps nothing [default: all free pages,
     /// snapshots as the geometry asks]. PLIMSOLL_CACHE_LIMIT is another limit
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub cache_limit: Option<u64>,
-    /// The most bytes of one buffer
+    /// The most bytes of one buffer, where the device allows more
     #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub max_allocation: Option<u64>,
-    /// The most bytes of one storage binding
+    /// The most bytes of one storage binding, where the device allows more
     #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub max_binding: Option<u64>,
 }
@@ -166,11 +172,36 @@ impl LimitArgs {
         Ok(self.policy()?.memory().map(|setting| (setting.bytes, setting.name.clone())))
     }
 
-    /// Takes these limits away from those of a profile.
-    pub fn cap(&self, limits: &mut Limits) {
-        let cap = |limit: &mut u64, most: Option<u64>| *limit = (*limit).min(most.unwrap_or(u64::MAX));
-        cap(&mut limits.max_buffer_size, self.max_allocation);
-        cap(&mut limits.max_storage_buffer_binding_size, self.max_binding);
-        cap(&mut limits.max_storage_buffer_binding_size, Some(limits.max_buffer_size));
+    /// Takes these limits away from those of a profile, and answers how they were resolved: the smaller of the device's and
+    /// the operator's. A binding never reaches past its buffer.
+    pub fn cap(&self, profile: &mut Profile) -> Vec<LimitPart> {
+        let (limits, name) = (&mut profile.limits, &profile.name);
+        let flag = |name: &'static str, bytes: Option<u64>| bytes.map(|bytes| (bytes, name));
+        let (buffer, binding) = (limits.max_buffer_size, limits.max_storage_buffer_binding_size);
+        let of_buffers = flag("flag --max-allocation", self.max_allocation);
+        let below = of_buffers.filter(|(bytes, _)| *bytes < binding);
+        let of_bindings = flag("flag --max-binding", self.max_binding).into_iter().chain(below).min();
+        let parts = [
+            resolved("allocation", buffer, of_buffers, name),
+            resolved("binding", binding, of_bindings, name),
+        ];
+        (limits.max_buffer_size, limits.max_storage_buffer_binding_size) = (parts[0].bytes, parts[1].bytes);
+        parts.into()
+    }
+
+    /// Says of each of these limits that is above what there is that it changes nothing.
+    pub fn note(&self, limits: &Limits, whose: &str) {
+        let pairs = [
+            ("--max-allocation", self.max_allocation, limits.max_buffer_size),
+            ("--max-binding", self.max_binding, limits.max_storage_buffer_binding_size),
+        ];
+        for (flag, asked, bytes) in pairs {
+            if let Some(asked) = asked.filter(|asked| *asked > bytes) {
+                let (asked, bytes) = (bytes::human(asked), bytes::human(bytes));
+                output::note(format_args!(
+                    "plimsoll: {flag} {asked} changes nothing: {whose} allows no more than {bytes}"
+                ));
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The verb `estimate`: prices a model, judges the price, looks around it.
 
-use super::args::{GeometryArgs, LimitArgs, Output, build, kv, on_hub, open, with_kv};
+use super::args::{GeometryArgs, LimitArgs, Output, build, kv, on_hub, open};
 use super::modes::Given;
 use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
@@ -8,12 +8,12 @@ use crate::budget::Reading;
 use crate::chart::chart;
 use crate::company::Company;
 use crate::devices::{DeviceError, DeviceTable};
-use crate::error::grouped;
+use crate::error::{PlanError, grouped};
 use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, Priced};
 use crate::html;
 use crate::others::{Other, Others, Replaced, Role};
 use crate::peers;
-use crate::policy::CacheLimit;
+use crate::policy::{CacheLimit, MemoryPolicy};
 use crate::pricer::Pricer;
 use crate::report::{Question, RefusalPart, Report};
 use crate::roofline::ceilings;
@@ -51,7 +51,9 @@ pub struct Args {
     /// Another model on the same device, with the same context and slots; may be given several times
     #[arg(long = "with", value_name = "MODEL")]
     pub beside: Vec<PathBuf>,
-    /// A model that leaves the device before this one comes (its plan is credited), or the bytes that become free with it
+    /// A model that leaves the device before this one comes, or the bytes that become free with it: told, and added to what
+    /// an adapter says is free. What a device of the table has and a --memory are for everything together: to those nothing
+    /// is added
     #[arg(long, value_name = "MODEL|BYTES")]
     pub replaces: Vec<String>,
     /// Images.
@@ -94,15 +96,18 @@ impl Args {
     }
 
     /// Whether there is a memory that flags about memory can speak of.
-    fn check_memory(&self, read: bool, known: bool) -> Result<(), Failure> {
+    fn check_memory(&self, policy: &MemoryPolicy, read: bool, known: bool) -> Result<(), Failure> {
         let reserved = self.limits.reserve.is_some_and(|bytes| bytes > 0);
-        if reserved && !read && self.limits.memory.is_none() {
+        if reserved && !read && policy.memory().is_none() {
             let why = "it is left of the memory that a device has (--device, or an adapter that tells), and none is known";
             return Err(Failure::Usage(format!("--reserve changes nothing without --device: {why}")));
         }
-        if reserved && !read {
+        if let (Some(reserve), false, Some(memory)) = (policy.reserve(), read, policy.memory())
+            && reserve.bytes > 0
+        {
+            let [reserve, memory] = [reserve, memory].map(|s| s.name.trim_start_matches("flag "));
             output::note(format_args!(
-                "plimsoll: --reserve is left of what a device has: --memory stays whole"
+                "plimsoll: {reserve} is left of what a device has, and none is named: {memory} stays whole"
             ));
         }
         if self.peer.gpu_memory_utilization.is_some() && !known {
@@ -120,14 +125,14 @@ impl Args {
         let pair = KvPair { k: self.kv_k.unwrap_or(pair.k), v: self.kv_v.unwrap_or(pair.v) };
         let images = self.images.images();
         let priced = Priced { images, ..asked.priced.clone() };
-        let asked = with_kv(Geometry { draft_depth: self.draft_depth, priced, ..asked }, pair);
+        let asked = Geometry { draft_depth: self.draft_depth, priced, ..asked }.with_kv(pair);
         self.peer.geometry(asked, self.geometry.chunk)
     }
 }
 
 /// A live adapter that a model is held against.
 pub struct Machine {
-    /// Its limits.
+    /// What it is, with all that it allows.
     pub profile: Profile,
     /// What memory it has.
     pub reading: Option<Reading>,
@@ -147,7 +152,8 @@ fn others(
     geometry: &Geometry,
     profile: &Profile,
 ) -> Result<Others, Failure> {
-    let mut others = Others { here: company.with(geometry)?, ..Others::default() };
+    // What stands against one of them is in the verdict.
+    let mut others = Others { here: company.able(geometry), ..Others::default() };
     for text in &args.replaces {
         let path = Path::new(text);
         let there = on_hub(path).is_some() || path.exists();
@@ -159,7 +165,20 @@ fn others(
             _ => {
                 let checkpoint = open(path)?;
                 let model = build(&checkpoint, Some(path))?;
-                let other = Other::model(&Pricer::new(&model, profile), Role::Beside, geometry)?;
+                let other = match args.peer.engine() {
+                    Some(engine) => {
+                        let options = args.peer.options(args.limits.max_allocation);
+                        Other::of_engine(&model, Role::Beside, geometry, engine, &options)
+                    }
+                    None => Other::model(&Pricer::new(&model, profile), Role::Beside, geometry),
+                };
+                let unknown = |error: PlanError| ModelError::Unsupported {
+                    what: format!("--replaces {text}"),
+                    detail: format!(
+                        "with this geometry it could not be there, so that what becomes free is unknown: {error}; give the bytes"
+                    ),
+                };
+                let other = other.map_err(unknown)?;
                 Replaced { name: other.name, bytes: other.total }
             }
         };
@@ -270,18 +289,20 @@ pub fn run(
         _ => None,
     };
     let on_adapter = machine.is_some() || device.is_some();
-    let (profile, derived) = match (machine, device) {
+    let (mut profile, derived) = match (machine, device) {
         (Some(machine), _) => (machine.profile, machine.reading),
-        (None, Some((device, date))) => {
-            let mut profile = device.profile();
-            args.limits.cap(&mut profile.limits);
-            (profile, device.reading(date))
+        (None, Some((device, date))) => (device.profile(), device.reading(date)),
+        (None, None) => (Profile::webgpu_default(), None),
+    };
+    // Another engine's rules ask for an allocation of its own, and for no limit of a device.
+    let limits = match args.peer.engine() {
+        None => {
+            let whole = profile.limits.clone();
+            let limits = args.limits.cap(&mut profile);
+            args.limits.note(&whole, &profile.name);
+            limits
         }
-        (None, None) => {
-            let mut profile = Profile::webgpu_default();
-            args.limits.cap(&mut profile.limits);
-            (profile, None)
-        }
+        Some(_) => Vec::new(),
     };
     let geometry = args.geometry(&model);
     let warnings = note_warnings(&model, &geometry);
@@ -292,13 +313,14 @@ pub fn run(
     let mut company = Company::new(&companions, drafts, &profile).held_by(args.peer.engine(), options);
     let others = others(args, &company, &geometry, &profile)?;
     // The table says what a device has in all, an adapter what is free of it.
+    let read = derived.is_some();
+    let live = read && device.is_none();
     let counted = if device.is_some() { others.staying() } else { others.clone() };
     let alone = Others { here: Vec::new(), ..counted.clone() };
     company.ceiling = policy.budget_beside(derived.clone(), &alone).map(|budget| budget.bytes);
     company.load = device.map(|(device, _)| device.load_room()).unwrap_or_default();
-    let read = derived.is_some();
     let budget = policy.budget_beside(derived, &counted);
-    args.check_memory(read, budget.is_some())?;
+    args.check_memory(&policy, read, budget.is_some())?;
     let question = Question {
         checkpoint,
         model: &model,
@@ -325,8 +347,8 @@ pub fn run(
             report.refusal = Some(RefusalPart {
                 broke: "load_peak".into(),
                 name,
-                need,
-                have,
+                need: Some(need),
+                have: Some(have),
                 term: None,
                 lasts: Lasts::Forever,
                 reason,
@@ -334,7 +356,9 @@ pub fn run(
             });
         }
     }
-    report.others = (!others.is_empty()).then_some(others);
+    report.limits = limits;
+    let credited = if live { others.freed() } else { 0 };
+    report.others = (!others.is_empty()).then_some(Others { credited, ..others });
     if args.output.verbose > 0 {
         let took = begun.elapsed().as_secs_f64() * 1e3;
         output::note(format_args!("plimsoll: priced in {took:.2} ms"));

@@ -15,7 +15,7 @@
 //!
 //! A row that cannot be read does not stop the others: its cells say why they cannot be priced.
 
-use super::args::{Output, build, on_hub, open, with_kv};
+use super::args::{Output, build, on_hub, open};
 use super::{Failure, bytes, output, show};
 use crate::budget::{Budget, Reading};
 use crate::company::{Company, LoadRoom};
@@ -23,7 +23,7 @@ use crate::devices::DeviceTable;
 use crate::error::PlanError;
 use crate::geometry::{Geometry, KvPair};
 use crate::pricer::Pricer;
-use crate::solve::Solver;
+use crate::solve::{End, Solver};
 use crate::verdict::Overhead;
 use crate::weights;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -107,6 +107,9 @@ pub struct Cell {
     pub budget: Option<u64>,
     /// The longest context whose steady state fits, with the rest as asked.
     pub largest_context: Option<u32>,
+    /// What ended the search for it, where that was not one that does not fit.
+    #[serde(default)]
+    pub bounded_by: Option<End>,
     /// Why it does not fit, or has no price.
     pub reason: Option<String>,
 }
@@ -185,7 +188,7 @@ fn geometry(row: &GeometryRow, model: &Model) -> Result<Geometry, String> {
         None => Ok(geometry),
         Some(kv) => {
             let kv = super::args::kv(kv).map_err(|why| format!("kv {kv:?}: {why}"))?;
-            Ok(with_kv(geometry, KvPair { k: kv, v: kv }))
+            Ok(geometry.with_kv(KvPair { k: kv, v: kv }))
         }
     }
 }
@@ -211,6 +214,7 @@ fn cells(
         total: None,
         budget: None,
         largest_context: None,
+        bounded_by: None,
         reason: None,
     };
     let (machine, model) = match (machine, model) {
@@ -250,6 +254,7 @@ fn cells(
             }
             Ok(price) => ("fits", Some(price.total()), None),
         };
+        let largest_context = solver.largest_context(&geometry).map(|g| g.context);
         Cell {
             context: Some(geometry.context),
             slots: Some(geometry.slots),
@@ -258,7 +263,8 @@ fn cells(
             verdict: verdict.into(),
             total,
             budget: Some(budget.bytes),
-            largest_context: solver.largest_context(&geometry).map(|g| g.context),
+            largest_context,
+            bounded_by: largest_context.and_then(|context| solver.context_end(&geometry, context)),
             reason,
             ..blank(g)
         }
@@ -361,7 +367,10 @@ pub fn show(path: &Path, asked: &Output) -> Result<(), Failure> {
             c.kv.clone(),
             c.verdict.replace('_', " "),
             c.total.map_or(String::new(), bytes::human),
-            number(c.largest_context),
+            match c.bounded_by {
+                Some(End::Search) => format!("at least {}", number(c.largest_context)),
+                _ => number(c.largest_context),
+            },
             c.reason.as_deref().unwrap_or_default().chars().take(120).collect(),
         ]);
     }

@@ -1,9 +1,12 @@
 //! Reports as tables for people.
 
 use super::bytes::{grouped, human};
+use crate::budget::Won;
 use crate::devices::{Basis, DeviceTable};
+use crate::others::Role;
 use crate::policy::CacheLimit;
-use crate::report::Report;
+use crate::report::{BudgetPart, Bytes, Report};
+use crate::solve::{End, longest};
 use crate::verdict::Suggestion;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use plimsoll_models::checkpoint::BytesRead;
@@ -95,7 +98,8 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         for other in &others.here {
             let _ = writeln!(
                 text,
-                "beside    {}: {} bytes ({})",
+                "{:<9} {}: {} bytes ({})",
+                if other.role == Role::Beside { "beside" } else { "drafts" },
                 other.name,
                 grouped(other.total),
                 human(other.total)
@@ -110,6 +114,14 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
                 human(gone.bytes)
             );
         }
+        if !others.replaced.is_empty() {
+            let added = match &report.budget {
+                Some(_) if others.credited > 0 => "added to what was read as free",
+                Some(_) => "not added to the budget, which is for everything together",
+                None => "no budget is known to add them to",
+            };
+            let _ = writeln!(text, "          {added}");
+        }
     }
     if !report.rules.is_empty() {
         let _ = writeln!(text, "runtime   {}", report.runtime);
@@ -118,24 +130,30 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         let _ = writeln!(text, "rule      {rule}");
     }
     let _ = writeln!(text, "{}", budget_line(report.budget.as_ref().map(|b| (b.bytes, b.source.as_str()))));
+    if let Some(budget) = report.budget.as_ref().filter(|b| resolved_of_several(b)) {
+        let _ = writeln!(text, "          {}", budget.why);
+    }
+    for limit in report.limits.iter().filter(|limit| limit.requested.is_some()) {
+        let _ = writeln!(text, "limit     {} {}, {}", limit.what, human(limit.bytes), limit.why);
+    }
 
     // Limits may allow no plan: then there is nothing to add up.
-    if report.bytes.total > 0 {
-        let _ = writeln!(text, "{}", segments(report));
+    if let Some(bytes) = &report.bytes {
+        let _ = writeln!(text, "{}", segments(bytes));
         if layers.attention_full + layers.attention_sliding == 0 {
             let _ = writeln!(text, "no attention layer: every context costs the same");
-        } else {
-            let bytes = report.kv_bytes_per_token;
+        } else if let Some(bytes) = report.kv_bytes_per_token {
             let _ = writeln!(text, "one more token of context: {} bytes a slot", grouped(bytes));
         }
         // What a slot costs however long its sequence is.
-        if report.recurrent_bytes_per_slot > 0 {
-            let bytes = report.recurrent_bytes_per_slot;
+        if let Some(bytes) = report.recurrent_bytes_per_slot.filter(|bytes| *bytes > 0) {
             let _ = writeln!(text, "recurrent state: {} bytes a slot, at any context", grouped(bytes));
         }
         let largest = [("buffer", &report.largest_allocation), ("binding", &report.largest_binding)];
-        for (what, largest) in largest.into_iter().filter(|(_, largest)| largest.bytes > 0) {
-            let _ = writeln!(text, "largest {what}: {}, {}", largest.name, human(largest.bytes));
+        for (what, largest) in largest {
+            if let Some(largest) = largest {
+                let _ = writeln!(text, "largest {what}: {}, {}", largest.name, human(largest.bytes));
+            }
         }
         for line in &report.host {
             let _ = writeln!(text, "on the host: {}, {}", line.name, human(line.bytes));
@@ -180,9 +198,16 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
             .frontier
             .points
             .iter()
-            .map(|p| format!("{} × {}", p.slots, grouped(p.context.into())))
+            .map(|p| format!("{} × {}", p.slots, longest(p.context, p.bounded_by)))
             .collect();
-        let _ = writeln!(text, "frontier  slots × longest context: {}", points.join(", "));
+        let end = match report.frontier.bounded_by {
+            Some(_) => "; more slots are not tried",
+            None => "",
+        };
+        let _ = writeln!(text, "frontier  slots × longest context: {}{end}", points.join(", "));
+        if report.frontier.points.iter().any(|p| p.bounded_by.is_some()) {
+            let _ = writeln!(text, "          + at least: no longer context is tried there");
+        }
     }
     if report.budget.is_some() || on_adapter {
         largest(report, &mut text);
@@ -206,16 +231,24 @@ fn drafts(depth: u32) -> String {
 /// Under the reason of a refusal: the need, term by term, and what would fit.
 pub fn refusal(report: &Report) -> String {
     let mut text = String::new();
-    if report.bytes.total > 0 {
-        let _ = writeln!(text, "{}", segments(report));
+    if let Some(bytes) = &report.bytes {
+        let _ = writeln!(text, "{}", segments(bytes));
     }
     nearest(report, &mut text);
     text
 }
 
+/// Whether a budget is what came of more than one amount.
+fn resolved_of_several(budget: &BudgetPart) -> bool {
+    [budget.requested.is_some(), budget.derived.is_some(), budget.reserve.is_some()]
+        .into_iter()
+        .filter(|b| *b)
+        .count()
+        > 1
+}
+
 /// Bytes per segment.
-fn segments(report: &Report) -> Table {
-    let b = &report.bytes;
+fn segments(b: &Bytes) -> Table {
     let mut bytes = table(&["segment", "bytes", ""], &[1, 2]);
     let sums = [("total", b.total), ("load peak", b.load_peak), ("load, host", b.load_host)];
     for (name, amount) in b.segments().into_iter().chain(sums) {
@@ -229,17 +262,26 @@ fn segments(report: &Report) -> Table {
 
 /// `prefill_chunk 512 -> 128` as the flag that does it.
 fn flag(change: &str) -> String {
+    let value = |at| change.split_whitespace().nth(at).unwrap_or_default();
     let flag = match change.split_whitespace().next() {
         Some("slots") => "--slots",
         Some("context") => "--context",
         Some("prefill_chunk") => "--chunk",
-        Some("kv") => "--kv",
+        Some("kv") => return kv_flags(value(1), value(3)),
         Some("draft_depth") => "--draft-depth",
         Some("snapshots") => "--snapshots",
         _ => return change.to_owned(),
     };
-    let value = change.split_whitespace().next_back().unwrap_or_default();
-    format!("{flag} {value}")
+    format!("{flag} {}", value(3))
+}
+
+/// The flags for these formats of keys and values, by their names, in place of those that asked for the others: a command
+/// that says both has both to replace.
+fn kv_flags(asked: &str, to: &str) -> String {
+    match to.split_once('/').or(asked.contains('/').then_some((to, to))) {
+        Some((k, v)) => format!("--kv-k {k} --kv-v {v}"),
+        None => format!("--kv {to}"),
+    }
 }
 
 /// The table of devices, for people.
@@ -285,14 +327,20 @@ fn ladder(report: &Report, text: &mut String) {
 }
 
 fn largest(report: &Report, text: &mut String) {
-    let number = |n: Option<u32>| n.map_or("none".to_owned(), |n| grouped(n.into()));
-    let fits = &report.largest;
+    let number = |n: Option<u32>, end: Option<End>| match (n.map(|n| grouped(n.into())), end) {
+        (None, _) => "none".to_owned(),
+        (Some(n), None) => n,
+        (Some(n), Some(End::Search)) => format!("at least {n} (more is not tried)"),
+        (Some(n), Some(End::Model)) => format!("{n} (all that the model was made for)"),
+        (Some(n), Some(End::Context)) => format!("{n} (the whole context)"),
+    };
+    let (fits, ends) = (&report.largest, &report.largest.bounded_by);
     let _ = writeln!(
         text,
         "largest that fits, each with the rest as asked: context {}, slots {}, chunk {}",
-        number(fits.context),
-        number(fits.slots),
-        number(fits.prefill_chunk)
+        number(fits.context, ends.context),
+        number(fits.slots, ends.slots),
+        number(fits.prefill_chunk, ends.prefill_chunk)
     );
 }
 
@@ -306,7 +354,9 @@ fn verdict(report: &Report, text: &mut String) {
         return;
     };
     let _ = writeln!(text, "verdict   {} ({}): {}", report.verdict, refusal.broke, refusal.reason);
-    if report.profile == "webgpu-default" && matches!(refusal.broke.as_str(), "binding" | "allocation") {
+    // The operator's own limit is no device's.
+    let least = report.limits.iter().any(|l| l.what == refusal.broke && l.won == Won::Derived);
+    if report.profile == "webgpu-default" && least {
         let _ =
             writeln!(text, "these are WebGPU's least limits: --device NAME prices against those of a device");
     }
@@ -321,23 +371,21 @@ fn nearest(report: &Report, text: &mut String) {
         return;
     };
     let mut header = vec!["that fits: context", "slots", "chunk", "KV", "bytes", ""];
-    let drafts = report.geometry.draft_depth > 0;
-    if drafts {
-        header.push("drafts");
-    }
-    let mut nearest = table(&header, &[0, 1, 2, 4, 5, 6]);
+    let (drafts, images) = (report.geometry.draft_depth > 0, report.geometry.images > 0);
+    header.extend(drafts.then_some("drafts"));
+    header.extend(images.then_some("images"));
+    let mut nearest = table(&header, &[0, 1, 2, 4, 5, 6, 7]);
     for s in suggestions {
         let mut row = vec![
             grouped(s.context.into()),
             s.slots.to_string(),
             s.prefill_chunk.to_string(),
-            s.geometry().kv_pair().to_string(),
+            s.kv.to_string(),
             grouped(s.total),
             human(s.total),
         ];
-        if drafts {
-            row.push(s.draft_depth.to_string());
-        }
+        row.extend(drafts.then(|| s.draft_depth.to_string()));
+        row.extend(images.then(|| s.priced.images.count.to_string()));
         nearest.add_row(row);
     }
     let _ = write!(text, "{nearest}\nnearest:{}", flags(first, report));
@@ -366,9 +414,9 @@ fn flags(suggestion: &Suggestion, report: &Report) -> String {
     if suggestion.priced.images.count != asked.images {
         let _ = write!(text, " --images {}", suggestion.priced.images.count);
     }
-    let kv = suggestion.geometry().kv_pair().to_string();
+    let kv = suggestion.kv.to_string();
     if kv != asked.kv {
-        let _ = write!(text, " --kv {kv}");
+        let _ = write!(text, " {}", kv_flags(&asked.kv, &kv));
     }
     text
 }

@@ -6,7 +6,8 @@
 mod svg;
 
 use crate::error::{grouped, human};
-use crate::report::Report;
+use crate::report::{Bytes, Report};
+use crate::solve::longest;
 use std::fmt::{self, Write};
 
 const STYLE: &str = include_str!("style.css");
@@ -67,8 +68,8 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
     )?;
     verdict(out, report)?;
     writeln!(out, "</header>")?;
-    if report.bytes.total > 0 {
-        bar(out, report)?;
+    if let Some(bytes) = &report.bytes {
+        bar(out, report, bytes)?;
     }
     contexts(out, report)?;
     frontier(out, report)?;
@@ -86,13 +87,11 @@ fn verdict(out: &mut String, report: &Report) -> fmt::Result {
     };
     writeln!(out, "<p class=\"verdict {}\" role=\"status\">{said}</p>", Text(&report.verdict))?;
     if let Some(budget) = &report.budget {
-        writeln!(
-            out,
-            "<p>{} of {} ({}).</p>",
-            human(report.bytes.total),
-            human(budget.bytes),
-            Text(&budget.source)
-        )?;
+        let (have, source) = (human(budget.bytes), Text(&budget.source));
+        match &report.bytes {
+            Some(bytes) => writeln!(out, "<p>{} of {have} ({source}).</p>", human(bytes.total))?,
+            None => writeln!(out, "<p>There are {have} ({source}).</p>")?,
+        }
     }
     if let Some(refusal) = &report.refusal {
         writeln!(out, "<p>Broke: {}. {}.</p>", Text(&refusal.broke), Text(&refusal.reason))?;
@@ -100,14 +99,15 @@ fn verdict(out: &mut String, report: &Report) -> fmt::Result {
     Ok(())
 }
 
-fn bar(out: &mut String, report: &Report) -> fmt::Result {
+fn bar(out: &mut String, report: &Report, bytes: &Bytes) -> fmt::Result {
     let budget = report.budget.as_ref().map(|b| b.bytes);
     writeln!(out, "<section aria-labelledby=\"bytes\">\n<h2 id=\"bytes\">Where the bytes go</h2>\n<figure>")?;
-    svg::bar(out, report, budget)?;
+    svg::bar(out, bytes, budget)?;
     writeln!(out, "<figcaption>Device memory of the steady state, to scale.</figcaption>\n</figure>")?;
     table_head(out, "Bytes by segment", &["Segment", "Bytes", "", "Share"])?;
-    for (name, bytes) in report.bytes.segments().into_iter().filter(|(_, bytes)| *bytes > 0) {
-        let share = 100.0 * bytes as f64 / report.bytes.total.max(1) as f64;
+    let all = bytes;
+    for (name, bytes) in all.segments().into_iter().filter(|(_, bytes)| *bytes > 0) {
+        let share = 100.0 * bytes as f64 / all.total.max(1) as f64;
         writeln!(
             out,
             "<tr><th scope=\"row\"><span class=\"key\" style=\"background:var(--{name})\"></span>{name}</th>\
@@ -116,11 +116,9 @@ fn bar(out: &mut String, report: &Report) -> fmt::Result {
             human(bytes)
         )?;
     }
-    for (name, bytes) in [
-        ("total", report.bytes.total),
-        ("load peak", report.bytes.load_peak),
-        ("load, host", report.bytes.load_host),
-    ] {
+    let sums = [("total", all.total), ("load peak", all.load_peak), ("load, host", all.load_host)];
+    // What nobody can tell is no 0.
+    for (name, bytes) in sums.into_iter().filter(|(name, bytes)| *bytes > 0 || *name == "total") {
         let cells = format!("<td>{}</td><td>{}</td><td></td>", grouped(bytes), human(bytes));
         writeln!(out, "<tr><th scope=\"row\">{name}</th>{cells}</tr>")?;
     }
@@ -182,14 +180,21 @@ fn frontier(out: &mut String, report: &Report) -> fmt::Result {
     let tokens = |value: f64| grouped(value as u64);
     let axes = svg::Axes { title: "Longest context that fits", x: "slots", y: tokens, limit: None };
     svg::line(out, &line, &axes)?;
-    writeln!(out, "<figcaption>Everything on or under the line fits the budget.</figcaption>\n</figure>")?;
+    let end = match (points.iter().any(|p| p.bounded_by.is_some()), report.frontier.bounded_by) {
+        (false, None) => "",
+        (true, None) => " + at least: no longer context is tried there.",
+        (false, Some(_)) => " More slots are not tried.",
+        (true, Some(_)) => " + at least: no longer context is tried there, and no more slots.",
+    };
+    let caption = "Everything on or under the line fits the budget.";
+    writeln!(out, "<figcaption>{caption}{end}</figcaption>\n</figure>")?;
     table_head(out, "The frontier", &["Slots", "Context", "Bytes", ""])?;
     for p in points {
         writeln!(
             out,
             "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>",
             p.slots,
-            grouped(p.context.into()),
+            longest(p.context, p.bounded_by),
             grouped(p.total),
             human(p.total)
         )?;
@@ -213,10 +218,16 @@ fn levers(out: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn checks(out: &mut String, report: &Report) -> fmt::Result {
+    let largest = [("buffer", &report.largest_allocation), ("binding", &report.largest_binding)];
+    if report.checks.is_empty() && report.ceilings.is_none() && largest.iter().all(|(_, l)| l.is_none()) {
+        return Ok(());
+    }
     writeln!(out, "<section aria-labelledby=\"limits\">\n<h2 id=\"limits\">Limits</h2>\n<ul>")?;
-    let (buffer, binding) = (&report.largest_allocation, &report.largest_binding);
-    writeln!(out, "<li>Largest buffer: {}, {}</li>", Text(&buffer.name), human(buffer.bytes))?;
-    writeln!(out, "<li>Largest binding: {}, {}</li>", Text(&binding.name), human(binding.bytes))?;
+    for (what, largest) in largest {
+        if let Some(largest) = largest {
+            writeln!(out, "<li>Largest {what}: {}, {}</li>", Text(&largest.name), human(largest.bytes))?;
+        }
+    }
     for check in &report.checks {
         let word = if check.ok { "kept" } else { "broken" };
         writeln!(

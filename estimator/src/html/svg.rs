@@ -1,7 +1,7 @@
 //! The pictures: a stacked bar and a line, drawn as SVG with a title each.
 
 use crate::error::human;
-use crate::report::Report;
+use crate::report::Bytes;
 use std::fmt::{self, Write};
 
 /// Width of a drawing in its own units; it scales to the page.
@@ -18,11 +18,10 @@ pub(super) struct Axes {
 }
 
 /// The segments side by side, and what is left of the budget or what is beyond it.
-pub(super) fn bar(out: &mut String, report: &Report, budget: Option<u64>) -> fmt::Result {
-    let total = report.bytes.total.max(1);
+pub(super) fn bar(out: &mut String, bytes: &Bytes, budget: Option<u64>) -> fmt::Result {
+    let total = bytes.total.max(1);
     let whole = total.max(budget.unwrap_or(0)) as f64;
-    let words: Vec<String> = report
-        .bytes
+    let words: Vec<String> = bytes
         .segments()
         .into_iter()
         .filter(|(_, bytes)| *bytes > 0)
@@ -38,7 +37,7 @@ pub(super) fn bar(out: &mut String, report: &Report, budget: Option<u64>) -> fmt
     )?;
     writeln!(out, "<rect x=\"0\" y=\"14\" width=\"{WIDTH}\" height=\"46\" rx=\"4\" fill=\"var(--free)\"/>")?;
     let mut x = 0.0;
-    for (name, bytes) in report.bytes.segments().into_iter().filter(|(_, bytes)| *bytes > 0) {
+    for (name, bytes) in bytes.segments().into_iter().filter(|(_, bytes)| *bytes > 0) {
         let width = bytes as f64 / whole * WIDTH;
         writeln!(
             out,

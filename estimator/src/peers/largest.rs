@@ -9,7 +9,8 @@
 
 use super::Engine;
 use crate::geometry::{Geometry, MAX_CONTEXT};
-use crate::report::Fits;
+use crate::report::{Ends, Fits};
+use crate::solve::End;
 
 /// The most slots and the largest chunk that are tried.
 const MOST: u32 = 1 << 16;
@@ -28,18 +29,36 @@ pub(super) struct Search<'a> {
 
 impl Search<'_> {
     pub(super) fn all(&self, geometry: &Geometry) -> Fits {
-        Fits {
-            context: self.context(geometry),
-            slots: self.slots(geometry),
-            prefill_chunk: self.chunk(geometry),
-        }
+        let [context, slots, prefill_chunk] =
+            [self.context(geometry), self.slots(geometry), self.chunk(geometry)];
+        let longest = self.longest(geometry);
+        let end = if longest == self.of_model(geometry) { End::Model } else { End::Search };
+        let most = |number: Option<u32>| number.filter(|n| *n >= MOST).map(|_| End::Search);
+        let bounded_by = Ends {
+            context: context.filter(|n| *n >= longest).map(|_| end),
+            slots: most(slots),
+            prefill_chunk: most(prefill_chunk).or(prefill_chunk
+                .filter(|n| self.engine == Engine::Mlx && *n >= geometry.context)
+                .map(|_| End::Context)),
+        };
+        Fits { context, slots, prefill_chunk, bounded_by }
+    }
+
+    /// The context that the model was made for, as the engine counts it; 0 where it says none.
+    fn of_model(&self, geometry: &Geometry) -> u32 {
+        // There it is the total over all slots.
+        let slots = if self.engine == Engine::LlamaCpp { geometry.slots } else { 1 };
+        self.context_max.saturating_mul(slots)
+    }
+
+    /// The longest context that is tried.
+    fn longest(&self, geometry: &Geometry) -> u32 {
+        self.of_model(geometry).max(geometry.context).min(MAX_CONTEXT)
     }
 
     fn context(&self, geometry: &Geometry) -> Option<u32> {
         let fits = |context: u32| (self.fits)(&Geometry { context, ..geometry.clone() });
-        // There it is the total over all slots.
-        let slots = if self.engine == Engine::LlamaCpp { geometry.slots } else { 1 };
-        let most = self.context_max.saturating_mul(slots).max(geometry.context).min(MAX_CONTEXT);
+        let most = self.longest(geometry);
         match self.engine {
             Engine::LlamaCpp | Engine::Vllm => last(1, most, fits),
             // A prompt that fills its cache stands alone: the one after it is as the one before it, or larger.

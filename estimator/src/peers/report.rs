@@ -4,21 +4,21 @@ use super::largest::Search;
 use super::{Engine, Line, Options, PeerError, Price, price};
 use crate::budget::Budget;
 use crate::company::Company;
-use crate::error::grouped;
-use crate::geometry::{Geometry, KvPair, KvStore, Priced};
+use crate::error::{PlanError, grouped};
+use crate::geometry::{Geometry, KvPair, KvStore};
+use crate::others::{Other, Role};
 use crate::report::{
     BudgetPart, Bytes, Exact, Fits, GeometryPart, Largest, Lever, ModelPart, OverheadPart, Question,
     RefusalPart, Report, Rung, SCHEMA,
 };
-use crate::verdict::{Lasts, Suggestion};
+use crate::verdict::{self, Broke, Lasts, Refusal, Suggestion};
 use plimsoll_models::Model;
 
 /// The document of an engine's price: the same fields as ours, by its rules. What the engine does not start with is a
 /// refusal in the document. The profile's limits of buffers and bindings are not asked.
 pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Report {
     let Question { checkpoint, model, geometry, profile, budget, overhead, company } = *question;
-    let share = if engine == Engine::Vllm { options.vllm.utilization.clamp(0.0, 1.0) } else { 1.0 };
-    let asker = Asker { engine, model, options, budget, company, share, overhead: overhead.bytes };
+    let asker = Asker { engine, model, options, budget, company, overhead: overhead.bytes };
     let priced = price(engine, model, geometry, options);
     let (verdict, refusal) = asker.judge(&priced, geometry);
     let mut geometry_part = GeometryPart::of(model, geometry);
@@ -26,8 +26,13 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
     if let Ok(price) = &priced {
         geometry_part.page = price.page;
         rules.clone_from(&price.rules);
-        if let (Some(paging), Some(budget)) = (&price.paging, budget) {
-            let pool = asker.room(budget).saturating_sub(price.weights).saturating_sub(overhead.bytes);
+        if engine == Engine::Vllm && company.is_some_and(|company| !company.is_empty()) {
+            let rule =
+                "the share is of the whole device: a model that drafts is inside of it, all others outside";
+            rules.push(rule.to_owned());
+        }
+        if let (Some(paging), Ok(Some(room))) = (&price.paging, asker.room(geometry)) {
+            let pool = room.saturating_sub(price.weights).saturating_sub(overhead.bytes);
             let held = paging.hold(pool);
             rules.push(format!(
                 "a pool of {} bytes holds {} tokens in {} blocks, {:.2} sequences of {} tokens at once",
@@ -45,26 +50,27 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         model: ModelPart::of(checkpoint, model),
         geometry: geometry_part,
         profile: profile.name.clone(),
-        bytes: told.map(bytes).unwrap_or_default(),
+        bytes: told.map(bytes),
+        not_in_bytes: ["activations", "io", "retained", "load_host"].map(str::to_owned).into(),
         exact: Exact { weights: true, kv: true, recurrent: true, activations: false },
         overhead: OverheadPart {
             bytes: overhead.bytes,
             source: if overhead.measured { "measured" } else { "unknown" }.into(),
         },
-        kv_bytes_per_token: told.map_or(0, |p| p.kv_bytes_per_token),
-        recurrent_bytes_per_slot: told.map_or(0, |p| p.recurrent_bytes_per_slot),
+        kv_bytes_per_token: told.map(|p| p.kv_bytes_per_token),
+        recurrent_bytes_per_slot: told.map(|p| p.recurrent_bytes_per_slot),
         largest_allocation: told
             .and_then(|p| p.largest.clone())
-            .map(|line| Largest { name: line.name, bytes: line.bytes })
-            .unwrap_or_default(),
-        largest_binding: Largest::default(),
+            .map(|line| Largest { name: line.name, bytes: line.bytes }),
+        largest_binding: None,
         budget: budget.map(BudgetPart::of),
+        limits: Vec::new(),
         verdict,
         refusal,
         ladder: asker.ladder(geometry),
         levers: told.map(|p| asker.levers(geometry, p)).unwrap_or_default(),
         largest: asker.largest(geometry),
-        pipelines: 0,
+        pipelines: None,
         estimate_only: Some(format!("by the rules of {}, which is not run here", engine.name())),
         checks: Vec::new(),
         ceilings: None,
@@ -92,6 +98,21 @@ fn bytes(price: &Price) -> Bytes {
     }
 }
 
+/// Bytes of the others that are inside what an engine takes for a model, and of those that are not.
+fn inside(engine: Engine, others: &[Other]) -> (u64, u64) {
+    let drafts = |other: &&Other| engine == Engine::Vllm && other.role == Role::Draft;
+    let sum = |of: &dyn Fn(&&Other) -> bool| {
+        others.iter().filter(of).map(|other| other.total).fold(0, u64::saturating_add)
+    };
+    (sum(&drafts), sum(&|other| !drafts(other)))
+}
+
+/// All of a device that a budget is of, whatever is left for others of it.
+fn whole(budget: &Budget) -> u64 {
+    let has = budget.derived.as_ref().map(|reading| reading.bytes);
+    has.into_iter().chain(budget.requested).min().unwrap_or(budget.bytes)
+}
+
 struct Asker<'a> {
     engine: Engine,
     model: &'a Model,
@@ -99,28 +120,49 @@ struct Asker<'a> {
     budget: Option<&'a Budget>,
     /// What is beside, which grows with the geometry as the model does.
     company: Option<&'a Company<'a>>,
-    /// What of the budget the engine takes.
-    share: f64,
     overhead: u64,
 }
 
+/// What stands against a geometry whatever the model takes with it.
+enum Against {
+    /// One of the others cannot be with it.
+    Beside(PlanError),
+    /// vLLM takes its share of a device at start, and refuses to where that is not free.
+    Start { takes: u64, whole: u64, free: u64 },
+}
+
 impl Asker<'_> {
-    /// What of a budget there is for weights and caches.
-    fn room(&self, budget: &Budget) -> u64 {
-        self.shared(budget.bytes)
-    }
-
-    fn shared(&self, bytes: u64) -> u64 {
-        if self.share < 1.0 { (bytes as f64 * self.share) as u64 } else { bytes }
-    }
-
-    /// What there is for another geometry than the one that was asked for, beside what the others then take; `None` where
-    /// one of them cannot be with it.
-    fn room_for(&self, budget: &Budget, geometry: &Geometry) -> Option<u64> {
-        match self.company.and_then(|company| Some((company, company.ceiling?))) {
-            Some((company, all)) => Some(self.shared(all.saturating_sub(company.taken(geometry)?))),
-            None => Some(self.room(budget)),
+    /// What there is with a geometry for weights and caches, beside what the others then take; `None` where nothing is
+    /// known of memory.
+    ///
+    /// vLLM's is a share of the whole device, and what drafts for the model is inside of it; whatever else is on the
+    /// device is outside, and must leave the share free.
+    fn room(&self, geometry: &Geometry) -> Result<Option<u64>, Against> {
+        let others = self.company.map_or(Ok(Vec::new()), |company| company.with(geometry));
+        let others = others.map_err(Against::Beside)?;
+        let Some(budget) = self.budget else { return Ok(None) };
+        let (all, others) = match self.company.and_then(|company| company.ceiling) {
+            Some(all) => (all, others),
+            // Whoever knows of no more has taken the others away.
+            None => (budget.bytes, Vec::new()),
+        };
+        let (inside, outside) = inside(self.engine, &others);
+        let free = all.saturating_sub(outside);
+        if self.engine != Engine::Vllm {
+            return Ok(Some(free.saturating_sub(inside)));
         }
+        let whole = whole(budget);
+        let takes = self.share(whole);
+        if takes > free {
+            return Err(Against::Start { takes, whole, free });
+        }
+        Ok(Some(takes.saturating_sub(inside)))
+    }
+
+    /// What vLLM takes of so much.
+    fn share(&self, whole: u64) -> u64 {
+        let share = self.options.vllm.utilization.clamp(0.0, 1.0);
+        if share < 1.0 { (whole as f64 * share) as u64 } else { whole }
     }
 
     /// The total of a geometry that the engine starts with and whose allocations are within the limit.
@@ -131,9 +173,10 @@ impl Asker<'_> {
 
     /// Whether it fits beside what the others take with this geometry; `None` where nothing is known of memory.
     fn fits(&self, geometry: &Geometry, total: u64) -> Option<bool> {
-        let budget = self.budget?;
-        let room = self.room_for(budget, geometry);
-        Some(room.is_some_and(|room| total.saturating_add(self.overhead) <= room))
+        match self.room(geometry) {
+            Err(_) => Some(false),
+            Ok(room) => Some(total.saturating_add(self.overhead) <= room?),
+        }
     }
 
     /// The allocation that is past the limit, and the limit.
@@ -142,54 +185,48 @@ impl Asker<'_> {
         price.largest.as_ref().filter(|line| line.bytes > most).map(|line| (line, most))
     }
 
-    /// Geometries that fit, with one thing given up each: the step first, which costs no more than time.
+    /// Geometries that fit, with one thing given up each: the step first, which costs no more than time; the formats of
+    /// keys and values where the engine does not have those.
     fn nearest(&self, geometry: &Geometry) -> Vec<Suggestion> {
-        let Fits { context, slots, prefill_chunk } = self.largest(geometry);
+        let Fits { context, slots, prefill_chunk, .. } = self.searched(geometry);
         let context = context.filter(|n| *n < geometry.context);
         let slots = slots.filter(|n| *n < geometry.slots);
         let chunk = prefill_chunk.filter(|n| *n < geometry.prefill_chunk);
         let other = |g: Geometry| {
             let total = self.total(&g)?;
-            Some(Suggestion {
-                context: g.context,
-                slots: g.slots,
-                prefill_chunk: g.prefill_chunk,
-                kv: g.kv,
-                logit_rows: g.logit_rows,
-                draft_depth: g.draft_depth,
-                priced: g.priced,
-                total,
-            })
+            Some(Suggestion::new(g, total))
         };
         let shorter = context.map(|context| Geometry { context, ..geometry.clone() });
         let fewer = slots.map(|slots| Geometry { slots, ..geometry.clone() });
         let smaller = chunk.map(|prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() });
-        smaller.into_iter().chain(shorter).chain(fewer).filter_map(other).collect()
+        let near: Vec<Suggestion> =
+            smaller.into_iter().chain(shorter).chain(fewer).filter_map(other).collect();
+        if !near.is_empty() || price(self.engine, self.model, geometry, self.options).is_ok() {
+            return near;
+        }
+        let stores = KvStore::ALL.map(|kv| geometry.clone().with_kv(KvPair { k: kv, v: kv }));
+        let fits = |g: &Geometry| self.total(g).is_some_and(|total| self.fits(g, total) != Some(false));
+        let mut near: Vec<Suggestion> = stores.into_iter().filter(fits).filter_map(other).collect();
+        near.sort_by_key(|suggestion| suggestion.total);
+        near
     }
 
     fn judge(&self, priced: &Result<Price, PeerError>, geometry: &Geometry) -> (String, Option<RefusalPart>) {
-        let refusal = |broke: &str, name: &str, need, have, reason| {
-            let (broke, name) = (broke.to_owned(), name.to_owned());
-            let nearest = self.nearest(geometry);
+        let refused = |refusal: Refusal| ("refused".to_owned(), Some(RefusalPart::of(&refusal)));
+        let short = |broke: Broke, name: &str, need: u64, have: u64, reason: String| {
             let lasts = match self.budget {
-                Some(budget) if broke == "total" => Lasts::of(need, budget),
+                Some(budget) if broke == Broke::Total => Lasts::of(need, budget),
                 _ => Lasts::Forever,
             };
-            let part = RefusalPart { broke, name, need, have, term: None, lasts, reason, nearest };
-            ("refused".to_owned(), Some(part))
+            let (name, nearest) = (name.to_owned(), self.nearest(geometry));
+            let (terms, term) = (Vec::new(), None);
+            refused(Refusal { broke, name, need, have, terms, term, lasts, nearest, reason })
         };
         let price = match priced {
             Ok(price) => price,
             Err(error) => {
-                let (broke, name, got) = match error {
-                    PeerError::Geometry { field, got, .. } => ("geometry", *field, *got),
-                    PeerError::KvFormat { format, head_dim, .. } => {
-                        ("kv_format", *format, u64::from(*head_dim))
-                    }
-                    PeerError::Unsupported { engine, .. } => ("limit", *engine, 0),
-                    PeerError::TooLarge { what } => ("geometry", *what, u64::MAX),
-                };
-                return refusal(broke, name, got, 0, error.to_string());
+                let error = PlanError::Engine(error.clone());
+                return refused(verdict::refuse_limit(&error, self.nearest(geometry)));
             }
         };
         if let Some((line, most)) = self.exceeding(price) {
@@ -200,26 +237,57 @@ impl Asker<'_> {
                 grouped(line.bytes),
                 grouped(most)
             );
-            return refusal("allocation", &line.name, line.bytes, most, reason);
+            return short(Broke::Allocation, &line.name, line.bytes, most, reason);
         }
         let need = price.total().saturating_add(self.overhead);
-        match self.budget {
-            None => ("no_budget".into(), None),
-            Some(budget) if need <= self.room(budget) => ("fits".into(), None),
-            Some(budget) => {
-                let have = self.room(budget);
-                let share = if self.share < 1.0 { format!("{} of ", self.share) } else { String::new() };
+        match self.room(geometry) {
+            Ok(None) => ("no_budget".into(), None),
+            Ok(Some(have)) if need <= have => ("fits".into(), None),
+            Ok(Some(have)) => {
                 let reason = format!(
-                    "{} needs {} bytes before its compute buffers and there are {} ({share}{}), {} too few",
+                    "{} needs {} bytes before its compute buffers and there are {} ({}), {} too few",
                     self.engine.name(),
                     grouped(need),
                     grouped(have),
-                    budget.source,
+                    self.source(geometry),
                     grouped(need - have)
                 );
-                refusal("total", "total", need, have, reason)
+                short(Broke::Total, "total", need, have, reason)
+            }
+            Err(Against::Beside(error)) => refused(verdict::refuse_limit(&error, self.nearest(geometry))),
+            Err(Against::Start { takes, whole, free }) => {
+                // Rounded down, so that it does.
+                let share = (free as f64 / whole.max(1) as f64 * 1e4).floor() / 1e4;
+                let remedy = if share > 0.0 {
+                    format!("; with --gpu-memory-utilization {share} at most it does")
+                } else {
+                    String::new()
+                };
+                let reason = format!(
+                    "vllm takes {} of {} bytes at start, {}, and beside what else is there {} are free: it does not \
+                     start{remedy}",
+                    self.options.vllm.utilization,
+                    grouped(whole),
+                    grouped(takes),
+                    grouped(free)
+                );
+                short(Broke::Total, "what vllm takes at start", takes, free, reason)
             }
         }
+    }
+
+    /// What the room for weights and caches is, in words.
+    fn source(&self, geometry: &Geometry) -> String {
+        let Some(budget) = self.budget else { return String::new() };
+        if self.engine != Engine::Vllm {
+            return budget.source.clone();
+        }
+        let others = self.company.and_then(|company| company.with(geometry).ok()).unwrap_or_default();
+        let less = match inside(self.engine, &others).0 {
+            0 => String::new(),
+            bytes => format!(", less {} for what drafts", grouped(bytes)),
+        };
+        format!("{} of {}{less}", self.options.vllm.utilization, grouped(whole(budget)))
     }
 
     fn ladder(&self, geometry: &Geometry) -> Vec<Rung> {
@@ -260,10 +328,8 @@ impl Asker<'_> {
             change(format!("draft_depth {} -> 0", geometry.draft_depth), to);
         }
         let pair = geometry.kv_pair();
-        for kv in KvStore::ALL.into_iter().filter(|kv| *kv > pair.k) {
-            let to = KvPair { k: kv, v: kv };
-            let priced = Priced { kv: Some(to), ..geometry.priced.clone() };
-            change(format!("kv {} -> {}", pair.k.name(), kv.name()), Geometry { priced, ..geometry.clone() });
+        for kv in KvStore::ALL.map(|kv| KvPair { k: kv, v: kv }).into_iter().filter(|kv| *kv != pair) {
+            change(format!("kv {pair} -> {kv}"), geometry.clone().with_kv(kv));
         }
         let saves = |(change, geometry): (String, Geometry)| {
             let saves = price.total().checked_sub(self.total(&geometry)?)?;
@@ -279,6 +345,10 @@ impl Asker<'_> {
         if self.budget.is_none() && self.options.max_allocation.is_none() {
             return Fits::default();
         }
+        self.searched(geometry)
+    }
+
+    fn searched(&self, geometry: &Geometry) -> Fits {
         let fits = |g: &Geometry| self.total(g).is_some_and(|total| self.fits(g, total) != Some(false));
         let padding = self.options.llama_cpp.cell_padding;
         Search { engine: self.engine, context_max: self.model.context_max, padding, fits: &fits }

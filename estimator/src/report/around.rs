@@ -1,7 +1,7 @@
 //! What stands around a geometry: other contexts, and what single changes save.
 
 use super::{Lever, Rung};
-use crate::geometry::{Geometry, Priced};
+use crate::geometry::{Geometry, KvPair, Priced};
 use crate::pricer::Pricer;
 use crate::solve::Solver;
 use plimsoll_kernels::KvFormat;
@@ -85,9 +85,8 @@ pub(super) fn levers(pricer: &Pricer<'_>, g: &Geometry, total: u64) -> Vec<Lever
         ));
     }
     let asked = g.kv_pair();
-    for kv in KvFormat::ALL {
-        let priced = Priced { kv: None, ..g.priced.clone() };
-        changes.push((format!("kv {asked} -> {kv}"), Geometry { kv, priced, ..g.clone() }));
+    for kv in KvFormat::ALL.map(KvPair::from) {
+        changes.push((format!("kv {asked} -> {kv}"), g.clone().with_kv(kv)));
     }
     if g.priced.snapshots > 0 {
         let priced = Priced { snapshots: 0, ..g.priced.clone() };

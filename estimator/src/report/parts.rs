@@ -6,7 +6,7 @@ use crate::build::facts;
 use crate::geometry::Geometry;
 use crate::pricer::Pricer;
 use crate::solve::{self, Solver};
-use crate::verdict::{Refusal, Suggestion};
+use crate::verdict::{Broke, Refusal, Suggestion};
 use crate::weights::{self, Parts};
 use plimsoll_kernels::step::PAGE;
 use plimsoll_models::Model;
@@ -74,11 +74,13 @@ impl BudgetPart {
 
 impl RefusalPart {
     pub(crate) fn of(refusal: &Refusal) -> Self {
+        // A budget may be nothing; of the other limits 0 is what there is no number for.
+        let known = |bytes: u64| (bytes > 0 || refusal.broke == Broke::Total).then_some(bytes);
         Self {
             broke: refusal.broke.name().into(),
             name: refusal.name.clone(),
-            need: refusal.need,
-            have: refusal.have,
+            need: known(refusal.need).or((refusal.broke == Broke::Geometry).then_some(refusal.need)),
+            have: known(refusal.have),
             term: refusal.term.map(|term| term.name().to_owned()),
             lasts: refusal.lasts,
             reason: refusal.reason.clone(),

@@ -1,6 +1,6 @@
 //! The search for the frontier, in which threads can join.
 
-use super::{Beside, Frontier, FrontierPoint, MOST_SLOTS, Solver, with_slots};
+use super::{Beside, End, Frontier, FrontierPoint, MOST_SLOTS, Solver, with_slots};
 use crate::geometry::Geometry;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -49,7 +49,9 @@ impl<'a> Search<'a> {
     pub fn finish(self) -> Frontier {
         let found = self.found.into_inner().unwrap_or_else(PoisonError::into_inner);
         let in_turn = found.into_iter().zip(0u32..).take_while(|((doublings, _), turn)| doublings == turn);
-        Frontier { points: in_turn.map(|((_, (point, _)), _)| point).collect() }
+        let points: Vec<FrontierPoint> = in_turn.map(|((_, (point, _)), _)| point).collect();
+        let bounded_by = points.last().filter(|last| last.slots >= MOST_SLOTS).map(|_| End::Search);
+        Frontier { points, bounded_by }
     }
 
     fn point(&self, doublings: u32, slots: u32) -> Option<Found> {
@@ -57,7 +59,9 @@ impl<'a> Search<'a> {
         let beside = self.guess(doublings, &geometry);
         let best = self.solver.longest_context(&geometry, beside)?;
         let total = self.solver.fits(&best)?;
-        Some((FrontierPoint { slots, context: best.context, total }, Beside::at(self.solver, &best)))
+        let bounded_by = self.solver.context_end(&geometry, best.context);
+        let point = FrontierPoint { slots, context: best.context, total, bounded_by };
+        Some((point, Beside::at(self.solver, &best)))
     }
 
     /// What a price would have beside what is known without: where the points with fewer slots lead, or as it is at the

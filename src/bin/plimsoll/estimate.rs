@@ -1,6 +1,6 @@
 //! `plimsoll estimate`: needs no GPU, unless one is named.
 
-use crate::args::{AdapterArgs, ModelArg, device_options, reading};
+use crate::args::{AdapterArgs, LimitArgs, ModelArg, device_options, reading};
 use crate::failure::Failure;
 use plimsoll::estimator::cli::estimate::{self, Machine};
 use plimsoll::estimator::cli::fleet;
@@ -32,7 +32,8 @@ pub fn run(args: &Args, given: &Given) -> Result<(), Failure> {
     let checkpoint = args.model.checkpoint()?;
     let machine = match &args.adapter.adapter {
         Some(_) => {
-            let device = args.adapter.open(&device_options(&args.adapter, &args.estimate.limits))?;
+            // With all that it allows: what is asked of that is resolved, and told, by the estimate.
+            let device = args.adapter.open(&device_options(&args.adapter, &LimitArgs::default()))?;
             Some(Machine { profile: device.profile().clone(), reading: reading(&device.memory()) })
         }
         None => None,

@@ -59,6 +59,7 @@ pub fn admit_on(
     let budget = policy.budget(reading(&device.memory()));
     let cache_limit = policy.cache_limit();
     let profile = device.profile();
+    machine.limits.note(&profile.limits, &profile.name);
     let warnings = note_warnings(&opened.model, geometry);
     let admitted = match judge(opened, geometry, profile, budget.clone(), machine.insist) {
         Err(Error::Refused(refusal)) => {
