@@ -280,6 +280,10 @@ fn a_share_of_vllm_is_of_the_whole_device() {
     let share =
         said.split("--gpu-memory-utilization ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     assert_eq!(ends(whole, &["--gpu-memory-utilization", share, "--with", &small]).0, 0, "{share}");
+    let whole = whole.to_string();
+    let args = [&model, "--runtime", "vllm", "--gpu-memory-utilization", "0.9999", "--with", &small];
+    let (_, said) = text(&[&args[..], &["--context", "8192", "--memory", &whole]].concat());
+    assert!(said.contains("does not start") && !said.contains("no geometry of this model fits"), "{said}");
     // And so is a reserve: it is left of the device, and the share is of all of it.
     let device = ["--device", "h200", "--gpu-memory-utilization", "1"];
     assert_eq!(vllm(&device).0, 0);

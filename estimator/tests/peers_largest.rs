@@ -3,10 +3,10 @@
 
 use plimsoll_estimator::company::Company;
 use plimsoll_estimator::geometry::{KvPair, KvStore};
-use plimsoll_estimator::others::Role;
+use plimsoll_estimator::others::{Others, Role};
 use plimsoll_estimator::peers::{self, Engine, Options};
 use plimsoll_estimator::report::{Fits, Question};
-use plimsoll_estimator::{Budget, Geometry, Overhead, Priced};
+use plimsoll_estimator::{Geometry, MemoryPolicy, Overhead, Priced};
 use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model, Registry};
 use serde_json::{Value, json};
@@ -50,7 +50,9 @@ impl Case<'_> {
 
     fn answer(&mut self, geometry: &Geometry, bytes: u64) -> Fits {
         self.company.ceiling = Some(bytes);
-        let budget = Budget::flag(bytes.saturating_sub(self.company.taken(geometry).unwrap()), "test");
+        let others = Others { here: self.company.with(geometry).unwrap(), ..Others::default() };
+        let policy = MemoryPolicy::default().with_memory(bytes, "test").unwrap();
+        let budget = policy.budget_beside(None, &others).unwrap();
         let question = Question {
             checkpoint: &self.opened.0,
             model: &self.opened.1,
@@ -68,7 +70,9 @@ impl Case<'_> {
 fn holds(engine: Engine, config: &Value, beside: &[Value], base: &Geometry) {
     let profile = Profile::webgpu_default();
     let opened = model(config);
-    let models: Vec<(Role, Model)> = beside.iter().map(|c| (Role::Beside, model(c).1)).collect();
+    // All of a device that vLLM takes is beside nothing: what drafts is inside of it.
+    let role = if engine == Engine::Vllm { Role::Draft } else { Role::Beside };
+    let models: Vec<(Role, Model)> = beside.iter().map(|c| (role, model(c).1)).collect();
     let mut options = Options::default();
     options.vllm.utilization = 1.0;
     let mut company = Company::new(&models, None, &profile).held_by(Some(engine), options);

@@ -4,6 +4,7 @@ use super::bytes::{grouped, human};
 use crate::budget::Won;
 use crate::devices::{Basis, DeviceTable};
 use crate::others::Role;
+use crate::peers::START;
 use crate::policy::CacheLimit;
 use crate::report::{BudgetPart, Bytes, Report};
 use crate::solve::{End, longest};
@@ -367,7 +368,9 @@ fn verdict(report: &Report, text: &mut String) {
 fn nearest(report: &Report, text: &mut String) {
     let suggestions = report.refusal.as_ref().map(|r| r.nearest.as_slice()).unwrap_or_default();
     let Some(first) = suggestions.first() else {
-        let _ = write!(text, "no geometry of this model fits");
+        let started = report.refusal.as_ref().is_none_or(|refusal| refusal.name != START);
+        let said = if started { "no geometry of this model fits" } else { "no other geometry changes that" };
+        let _ = write!(text, "{said}");
         return;
     };
     let mut header = vec!["that fits: context", "slots", "chunk", "KV", "bytes", ""];

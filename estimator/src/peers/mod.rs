@@ -11,6 +11,7 @@ mod report;
 mod slides;
 pub mod vllm;
 
+pub(crate) use report::START;
 pub use report::report;
 
 use crate::geometry::{Geometry, KvStore, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_SLOTS};

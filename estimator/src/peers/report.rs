@@ -14,6 +14,9 @@ use crate::report::{
 use crate::verdict::{self, Broke, Lasts, Refusal, Suggestion};
 use plimsoll_models::Model;
 
+/// What is refused where an engine does not start, whatever the geometry.
+pub(crate) const START: &str = "what vllm takes at start";
+
 /// The document of an engine's price: the same fields as ours, by its rules. What the engine does not start with is a
 /// refusal in the document. The profile's limits of buffers and bindings are not asked.
 pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Report {
@@ -271,7 +274,7 @@ impl Asker<'_> {
                     grouped(takes),
                     grouped(free)
                 );
-                short(Broke::Total, "what vllm takes at start", takes, free, reason)
+                short(Broke::Total, START, takes, free, reason)
             }
         }
     }
