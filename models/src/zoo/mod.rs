@@ -171,6 +171,9 @@ impl Registry {
         let checkpoint = names.as_ref().unwrap_or(checkpoint);
         let mut model = family.build(checkpoint)?;
         model.notes.extend(checkpoint.notes().iter().cloned());
+        if checkpoint.source() == Source::Config {
+            model.notes.extend(packed.missed(&model)?);
+        }
         model.notes.extend(packed.note);
         if let Some(why) = priced {
             model.extras.estimate_only.get_or_insert_with(|| why.to_owned());
