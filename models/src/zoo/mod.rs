@@ -180,11 +180,11 @@ impl Registry {
             model.extras.nearest_weights = true;
             model.notes.push(why.to_owned());
         }
+        beside::fill(checkpoint, &mut model)?;
         let unread = unknown::memory_bearing(checkpoint);
         if !unread.is_empty() {
             model.notes.push(format!("not priced, and may cost memory: {}", unread.join(", ")));
         }
-        beside::fill(checkpoint, &mut model)?;
         account::check(checkpoint, &model)?;
         model.notes.extend(account::head_note(checkpoint, &model));
         Ok(model)
