@@ -317,7 +317,9 @@ pub(crate) fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanErr
         if (low..=high).contains(&value) {
             return Ok(());
         }
-        Err(PlanError::Geometry { field, expected: format!("{low} to {high}"), got: value.into() })
+        let have = if value < low { low } else { high };
+        let expected = format!("{low} to {high}");
+        Err(PlanError::Geometry { field, expected, got: value.into(), have: have.into() })
     };
     range("context", geometry.context, 1, MAX_CONTEXT)?;
     range("slots", geometry.slots, 1, MAX_SLOTS)?;

@@ -137,6 +137,7 @@ fn expect_bindings(bindings: u64, most: u64) -> Result<(), PlanError> {
         field: "context × slots",
         expected: format!("a KV pool of at most {MAX_BINDINGS} bindings of {most} bytes"),
         got: bindings,
+        have: MAX_BINDINGS,
     })
 }
 
@@ -179,6 +180,7 @@ pub(crate) fn kind_of(window: Option<u32>, geometry: &Geometry) -> Result<KvKind
         field: "context × slots",
         expected: "under 2^31 pages".into(),
         got: pages,
+        have: (1 << 31) - 1,
     })?;
     Ok(KvKind { window, pages_per_slot: pages_per_slot as u32, pages })
 }

@@ -102,6 +102,9 @@ pub struct Suggestion {
     /// What is priced and not run.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priced: Priced,
+    /// Images, where some were asked for: those of `priced`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<u32>,
     /// What its plan costs.
     pub total: u64,
 }
@@ -314,7 +317,7 @@ fn refuse_limit(error: &PlanError, nearest: Vec<Suggestion>) -> Refusal {
         PlanError::KvFormat { format, head_dim } => {
             (Broke::KvFormat, (*format).to_owned(), u64::from(*head_dim), 32)
         }
-        PlanError::Geometry { field, got, .. } => (Broke::Geometry, (*field).to_owned(), *got, 0),
+        PlanError::Geometry { field, got, have, .. } => (Broke::Geometry, (*field).to_owned(), *got, *have),
         PlanError::Graph { at: name, .. } | PlanError::Beside { model: name, .. } => {
             (Broke::Limit, name.clone(), 0, 0)
         }

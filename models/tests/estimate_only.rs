@@ -158,7 +158,7 @@ fn bounds_of_images_are_those_of_the_preprocessor() {
         let model = Registry::standard().build(&checkpoint.with_side_files(files.collect())?)?;
         match model.extras.vision.unwrap().grid {
             Grid::Native { min_pixels, max_pixels, .. } => Ok::<_, ModelError>((min_pixels, max_pixels)),
-            fixed @ Grid::Fixed { .. } => panic!("{fixed:?}"),
+            fixed @ (Grid::Fixed { .. } | Grid::Filled { .. }) => panic!("{fixed:?}"),
         }
     };
     assert_eq!(bounds(None).unwrap(), (65_536, 16_777_216));

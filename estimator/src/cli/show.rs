@@ -325,7 +325,11 @@ fn nearest(report: &Report, text: &mut String) {
     if drafts {
         header.push("drafts");
     }
-    let mut nearest = table(&header, &[0, 1, 2, 4, 5, 6]);
+    let images = report.geometry.images > 0;
+    if images {
+        header.push("images");
+    }
+    let mut nearest = table(&header, &[0, 1, 2, 4, 5, 6, 7]);
     for s in suggestions {
         let mut row = vec![
             grouped(s.context.into()),
@@ -337,6 +341,9 @@ fn nearest(report: &Report, text: &mut String) {
         ];
         if drafts {
             row.push(s.draft_depth.to_string());
+        }
+        if images {
+            row.push(s.priced.images.count.to_string());
         }
         nearest.add_row(row);
     }

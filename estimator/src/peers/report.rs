@@ -157,6 +157,7 @@ impl Asker<'_> {
                 kv: g.kv,
                 logit_rows: g.logit_rows,
                 draft_depth: g.draft_depth,
+                images: (g.priced.images.count > 0).then_some(g.priced.images.count),
                 priced: g.priced,
                 total,
             })
