@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 /// A tensor to place: its size and the first and last op (inclusive) at which it is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Bytes; rounded up to [`ALIGN`].
+    /// Bytes; rounded up to [`ALIGN`]. Without any it takes no room, and is a number alone.
     pub bytes: u64,
     /// First op that writes it.
     pub first: u32,
@@ -41,6 +41,9 @@ pub fn pack(items: &[Item], max: u64) -> Result<(Vec<Place>, Vec<u64>), usize> {
     // What stands at the same time: buffer, offset, bytes.
     let mut taken: Vec<(u32, u64, u64)> = Vec::new();
     for &(Reverse(bytes), _, i) in &order {
+        if items[i].bytes == 0 {
+            continue;
+        }
         if bytes > max {
             return Err(i);
         }
@@ -84,7 +87,8 @@ pub fn pack(items: &[Item], max: u64) -> Result<(Vec<Place>, Vec<u64>), usize> {
 /// A model is few layers many times over, and layers that are alike stand alike: an item meets only those of its own
 /// layer and those that are alive through all of them. So one layer of each kind is packed.
 pub fn pack_sizes(items: &[Item], max: u64) -> Result<Vec<u64>, usize> {
-    let kept = one_of_each(items);
+    let mut kept = one_of_each(items);
+    kept.retain(|&i| items.get(i).is_some_and(|item| item.bytes > 0));
     let some: Vec<Item> = kept.iter().filter_map(|&i| items.get(i)).copied().collect();
     let sizes = pack(&some, max).map(|(_, sizes)| sizes);
     sizes.map_err(|i| kept.get(i).copied().unwrap_or_default())
@@ -254,6 +258,19 @@ mod tests {
 
     fn item(bytes: u64, first: u32, last: u32) -> Item {
         Item { bytes, first, last }
+    }
+
+    /// What nothing touches stood at the first op with a unit of an offset each, which a deep model has thousands of.
+    #[test]
+    fn what_has_no_bytes_takes_none() {
+        let alive = [item(1000, 0, 3), item(500, 1, 1), item(500, 2, 2)];
+        let mut items = alive.to_vec();
+        items.extend([item(0, 0, 0); 100]);
+        let (places, sizes) = pack(&items, 1 << 20).unwrap();
+        assert_eq!(sizes, [1024 + 512]);
+        assert_eq!((&places[..3], &sizes), (&pack(&alive, 1 << 20).unwrap().0[..], &sizes));
+        assert_eq!(pack_sizes(&items, 1 << 20).unwrap(), sizes);
+        assert_eq!(pack(&[item(0, 0, 0)], 1 << 20).unwrap().1, [0u64; 0]);
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Placed {
     ) -> Result<Self, PlanError> {
         let tokens = geometry.prefill_chunk.max(geometry.slots);
         let Pools { slabs, kv, recurrent, snapshots } = Self::pools(model, geometry, profile, prepared)?;
-        let sizes = program_sizes(tokens, geometry.slots);
+        let sizes = program_sizes(tokens);
         let pages: Vec<u32> = kv.kinds.iter().map(|k| k.pages_per_slot).collect();
         let step = step_tables(model, geometry, profile, prepared, &sizes, &pages)?;
         let cut = Cut::new(prepared.facts.dearest, geometry, profile, tokens)?;
@@ -87,7 +87,7 @@ impl Placed {
     ) -> Result<u64, PlanError> {
         let tokens = geometry.prefill_chunk.max(geometry.slots);
         let (kv, pages) = crate::kv::least(model, geometry, profile)?;
-        let sizes = program_sizes(tokens, geometry.slots);
+        let sizes = program_sizes(tokens);
         let step = step_tables(model, geometry, profile, prepared, &sizes, &pages)?;
         Cut::new(prepared.facts.dearest, geometry, profile, tokens)?;
         let states = crate::recurrent::bytes_per_slot(model, geometry).saturating_mul(geometry.slots.into());
@@ -321,11 +321,9 @@ pub(crate) fn validate(geometry: &Geometry, model: &Model) -> Result<(), PlanErr
         if (low..=high).contains(&value) {
             return Ok(());
         }
-        Err(PlanError::Geometry {
-            field,
-            expected: format!("{} to {}", grouped(low.into()), grouped(high.into())),
-            got: value.into(),
-        })
+        let have = if value < low { low } else { high };
+        let expected = format!("{} to {}", grouped(low.into()), grouped(high.into()));
+        Err(PlanError::Geometry { field, expected, got: value.into(), have: have.into() })
     };
     range("context", geometry.context, 1, MAX_CONTEXT)?;
     range("slots", geometry.slots, 1, MAX_SLOTS)?;
@@ -352,17 +350,12 @@ pub(crate) fn estimate_only(model: &Model, geometry: &Geometry) -> Option<String
     model.extras.estimate_only.clone().or(unrun).or(formats).or(images)
 }
 
-/// Most tokens of each program: one sequence decoding, a few, a prefill chunk.
-fn program_sizes(tokens: u32, slots: u32) -> Vec<u32> {
-    let mut sizes = vec![1];
-    if tokens > NARROW {
-        if slots > 1 {
-            sizes.push(NARROW);
-        }
-        sizes.push(tokens);
-    } else if tokens > 1 {
-        sizes.push(tokens);
-    }
+/// Most tokens of each program: one sequence decoding; a few tokens, of as many sequences or of the end of a prompt; a
+/// prefill chunk. A larger step has the programs of a smaller one beside its own, so that it takes no less: the few can
+/// need more scratch than some more, whose attention is not split.
+fn program_sizes(tokens: u32) -> Vec<u32> {
+    let mut sizes = vec![1, tokens.min(NARROW), tokens];
+    sizes.dedup();
     sizes
 }
 

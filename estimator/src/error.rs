@@ -87,6 +87,8 @@ pub enum PlanError {
         expected: String,
         /// What was asked.
         got: u64,
+        /// The end of the range that it is beyond.
+        have: u64,
     },
     /// The model's graph contradicts itself: a fault of its architecture, not of the checkpoint.
     #[error("the graph of this model is malformed at {at}: {why}")]

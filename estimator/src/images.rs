@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 /// The most images a plan is made for.
 pub const MAX_IMAGES: u32 = 1 << 16;
 
+/// The most bytes of images that any machine might hold.
+const MOST_BYTES: u64 = 1 << 50;
+
 /// The longest side over the shortest that resizing preprocessors take.
 const MOST_ELONGATED: f64 = 200.0;
 
@@ -60,21 +63,39 @@ fn unit(tower: &Tower, merge: u32) -> u64 {
     u64::from(tower.patch.max(1)).saturating_mul(merge.max(1).into())
 }
 
-/// The largest image that is not scaled down: a square, for towers that keep proportions.
+/// The image that becomes the most tokens and is not scaled: of towers that keep proportions, the nearest to a square
+/// of those.
 pub fn cap(tower: &Tower) -> Size {
-    match tower.grid {
-        Grid::Fixed { side, .. } => Size { width: side, height: side },
+    let (merge, tokens) = match tower.grid {
+        Grid::Fixed { side, .. } => return Size { width: side, height: side },
         Grid::Native { merge, max_pixels, .. } => {
-            let unit = unit(tower, merge);
-            let side = (max_pixels.isqrt() / unit).max(1).saturating_mul(unit);
-            let side = u32::try_from(side).unwrap_or(u32::MAX);
-            Size { width: side, height: side }
+            let side = unit(tower, merge);
+            (merge, max_pixels / side.saturating_mul(side))
         }
-    }
+        Grid::Filled { merge, tokens } => (merge, tokens.into()),
+    };
+    let (across, down) = fullest(tokens);
+    let side = |tokens: u64| u32::try_from(tokens.saturating_mul(unit(tower, merge))).unwrap_or(u32::MAX);
+    Size { width: side(across), height: side(down) }
+}
+
+/// The sides of the most tokens up to so many that are sides of an image at all, the nearest to a square.
+fn fullest(tokens: u64) -> (u64, u64) {
+    // A number whose halves are that far apart is soon followed by one with nearer ones; past this nobody has images.
+    const TRIED: u64 = 1 << 12;
+    let tokens = tokens.max(1);
+    let near = (tokens.saturating_sub(64).max(1)..=tokens).rev().find_map(|n| {
+        let root = n.isqrt();
+        let narrow = (root as f64 / MOST_ELONGATED.sqrt()).ceil().max(1.0) as u64;
+        let sides = (narrow.max(root.saturating_sub(TRIED))..=root).rev();
+        sides.into_iter().find(|side| n % side == 0).map(|side| (n / side, side))
+    });
+    near.unwrap_or((tokens.isqrt(), tokens.isqrt()))
 }
 
 /// What an image of this size becomes; 0 × 0 is the largest. By the resizing of the Qwen preprocessors: sides rounded to
-/// whole tokens, then scaled down below the most pixels or up above the fewest.
+/// whole tokens, then scaled down below the most pixels or up above the fewest; or of Gemma 4's, which scales every image
+/// and then rounds its sides down.
 pub fn cut(tower: &Tower, width: u32, height: u32) -> Cut {
     let (merge, min, max) = match tower.grid {
         Grid::Fixed { side, tokens } => {
@@ -82,6 +103,17 @@ pub fn cut(tower: &Tower, width: u32, height: u32) -> Cut {
             return Cut { patches: across.saturating_mul(across), tokens: tokens.into() };
         }
         Grid::Native { merge, min_pixels, max_pixels } => (merge, min_pixels, max_pixels),
+        Grid::Filled { merge, tokens } => {
+            let Size { width, height } =
+                if width == 0 || height == 0 { cap(tower) } else { Size { width, height } };
+            let (tokens, w, h) = (f64::from(tokens), f64::from(width), f64::from(height));
+            // A side that is less than a token is one, and the other then has as many as proportions allow.
+            let along = |side: f64, other: f64| match (tokens * other / side).sqrt().floor() {
+                0.0 => (side / other).floor().min(tokens).max(1.0),
+                _ => (tokens * side / other).sqrt().floor().max(1.0),
+            };
+            return of_units(along(w, h) as u64, along(h, w) as u64, merge);
+        }
     };
     let Size { width, height } = if width == 0 || height == 0 { cap(tower) } else { Size { width, height } };
     let unit = unit(tower, merge) as f64;
@@ -108,8 +140,11 @@ fn of_units(across: u64, down: u64, merge: u32) -> Cut {
 /// The most that an image no wider and no taller becomes, which is what is priced: proportions decide how a small image
 /// is scaled up, so that a smaller one may become more.
 pub fn most(tower: &Tower, width: u32, height: u32) -> Cut {
-    let Grid::Native { merge, min_pixels, max_pixels } = tower.grid else {
-        return cut(tower, width, height);
+    let (merge, min_pixels, max_pixels) = match tower.grid {
+        Grid::Fixed { .. } => return cut(tower, width, height),
+        // However small an image, one of its proportions fills all tokens.
+        Grid::Filled { merge, tokens } => return of_units(tokens.max(1).into(), 1, merge),
+        Grid::Native { merge, min_pixels, max_pixels } => (merge, min_pixels, max_pixels),
     };
     let Size { width, height } = if width == 0 || height == 0 { cap(tower) } else { Size { width, height } };
     let side = unit(tower, merge);
@@ -152,27 +187,47 @@ pub fn activation_bytes(model: &Model, geometry: &Geometry) -> Result<u64, PlanE
     if count == 0 {
         return Ok(0);
     }
-    let refused = |expected: String| PlanError::Geometry { field: "images", expected, got: count.into() };
-    let tower = model.extras.vision.as_ref();
-    let tower = tower.ok_or_else(|| refused("0: this model reads no images, or how is not known".into()))?;
+    let refused = |expected: String, got: u64, have: u64| {
+        Err(PlanError::Geometry { field: "images", expected, got, have })
+    };
+    let Some(tower) = &model.extras.vision else {
+        return refused("0: this model reads no images, or how is not known".into(), count.into(), 0);
+    };
     let cut = most(tower, width, height);
     let holds = holds(geometry, cut.tokens);
     if count > holds {
-        let expected = format!("at most {holds}, of {} tokens each", cut.tokens);
-        return Err(refused(expected));
+        let Geometry { context, slots, .. } = geometry;
+        let expected =
+            format!("at most {holds}, of {} tokens each in {slots} × a context of {context}", cut.tokens);
+        return refused(expected, count.into(), holds.into());
     }
     let rows = cut.tokens.saturating_mul(4).saturating_mul(model.hidden.into()).saturating_mul(count.into());
     let bytes = tower_peak(tower, cut.patches).saturating_add(rows);
-    if bytes > 1 << 50 {
-        return Err(refused("sizes that a machine could hold".into()));
+    if bytes > MOST_BYTES {
+        return refused(format!("at most {MOST_BYTES} bytes of images"), bytes, MOST_BYTES);
     }
     Ok(bytes.next_multiple_of(ALIGN))
 }
 
-/// Images of so many tokens that the context of all slots holds.
+/// Images of so many tokens that all slots hold. One is in one sequence.
 fn holds(geometry: &Geometry, tokens: u64) -> u32 {
-    let room = u64::from(geometry.context).saturating_mul(geometry.slots.into());
-    u32::try_from(room / tokens.max(1)).unwrap_or(u32::MAX).min(MAX_IMAGES)
+    let each = u64::from(geometry.context) / tokens.max(1);
+    let all = each.saturating_mul(geometry.slots.into());
+    u32::try_from(all).unwrap_or(u32::MAX).min(MAX_IMAGES)
+}
+
+/// The fewest tokens of a context, and the fewest slots, with which the images asked for have room, the rest as given; 0
+/// without images.
+pub(crate) fn needs(model: &Model, geometry: &Geometry) -> (u32, u32) {
+    let Images { count, width, height } = geometry.priced.images;
+    let Some(tower) = model.extras.vision.as_ref().filter(|_| count > 0) else { return (0, 0) };
+    let tokens = most(tower, width, height).tokens.max(1);
+    let context = tokens.saturating_mul(count.div_ceil(geometry.slots.max(1)).into());
+    let slots = match u64::from(geometry.context) / tokens {
+        0 => u32::MAX,
+        each => u32::try_from(u64::from(count).div_ceil(each)).unwrap_or(u32::MAX),
+    };
+    (u32::try_from(context).unwrap_or(u32::MAX), slots)
 }
 
 /// Bytes of the tower's weights as stored, when there are images.
@@ -210,7 +265,7 @@ pub(crate) fn slabs(
     let count = bytes.div_ceil(most);
     if count > MAX_BUFFERS {
         let expected = format!("at most {MAX_BUFFERS} buffers of {most} bytes for {name}");
-        return Err(PlanError::Geometry { field: "images", expected, got: count });
+        return Err(PlanError::Geometry { field: "images", expected, got: count, have: MAX_BUFFERS });
     }
     let piece = |i: u64| (bytes - i * most).min(most).next_multiple_of(ALIGN);
     let slab = |i: u64| Slab { name, index: Some(i as u32), segment, role, bytes: piece(i) };
@@ -235,7 +290,7 @@ impl ImagesPart {
 }
 
 /// The most images of the asked size that fit the context and the budget; 0 where none does.
-fn largest_count(solver: &Solver<'_>, tower: &Tower, geometry: &Geometry) -> u32 {
+pub(crate) fn largest_count(solver: &Solver<'_>, tower: &Tower, geometry: &Geometry) -> u32 {
     let Images { width, height, .. } = geometry.priced.images;
     let fits = |count: u32| {
         let mut asked = geometry.clone();

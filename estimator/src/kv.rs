@@ -141,6 +141,7 @@ fn expect_bindings(bindings: u64, most: u64) -> Result<(), PlanError> {
             grouped(most)
         ),
         got: bindings,
+        have: MAX_BINDINGS,
     })
 }
 
@@ -189,6 +190,7 @@ pub(crate) fn kind_of(window: Option<u32>, geometry: &Geometry) -> Result<KvKind
         field: "context × slots",
         expected: format!("under {} pages of KV", grouped(1 << 31)),
         got: pages,
+        have: (1 << 31) - 1,
     })?;
     Ok(KvKind { window, pages_per_slot: pages_per_slot as u32, pages })
 }

@@ -26,7 +26,7 @@ impl Pool {
 
     /// The next `bytes`, which must fit a buffer.
     pub fn place(&mut self, bytes: u64) -> View {
-        let padded = bytes.max(1).next_multiple_of(ALIGN);
+        let padded = padded(bytes);
         if self.sizes.last().is_none_or(|used| used + padded > self.max) {
             self.sizes.push(0);
         }
@@ -43,6 +43,11 @@ impl Pool {
         let Self { name, segment, role, sizes, .. } = self;
         (0..).zip(sizes).map(move |(i, bytes)| Slab { name, index: Some(i), segment, role, bytes })
     }
+}
+
+/// Bytes that a view takes of its buffer.
+pub(crate) fn padded(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(ALIGN)
 }
 
 /// A buffer before anybody needs its name.

@@ -11,7 +11,7 @@ use crate::geometry::Geometry;
 use crate::lower::{Cuts, Lowering, Named, Part, Scratch, Shared, Summary};
 use crate::memo::{Known, Memo, read};
 use crate::plan::{KvPlan, LOAD_HOST, Segment};
-use crate::pool::Slab;
+use crate::pool::{Slab, padded};
 use crate::prepare::Prepared;
 use crate::report::{Bytes, KvBytes, Largest};
 use crate::sound;
@@ -325,11 +325,11 @@ fn sums(
     }
 }
 
-/// Bytes of a KV pool, by what its layers look back at.
+/// Bytes of a KV pool, by what its layers look back at: with the padding of each view, so that they add up to the pool.
 pub(crate) fn by_kind(kv: &KvPlan) -> KvBytes {
     let mut by_kind = KvBytes::default();
     for layer in &kv.layers {
-        let bytes = layer.segments.iter().map(|s| s.view.bytes).fold(0, u64::saturating_add);
+        let bytes = layer.segments.iter().map(|s| padded(s.view.bytes)).fold(0, u64::saturating_add);
         let sum = match kv.kinds.get(layer.kind as usize).and_then(|kind| kind.window) {
             None if layer.latent => &mut by_kind.mla,
             None => &mut by_kind.full,

@@ -50,7 +50,7 @@ pub(crate) fn place(
     let pieces = each.div_ceil(most).saturating_mul(count);
     if pieces > MAX_BUFFERS {
         let expected = format!("at most {} buffers of {} bytes", grouped(MAX_BUFFERS), grouped(most));
-        return Err(PlanError::Geometry { field: "snapshots", expected, got: pieces });
+        return Err(PlanError::Geometry { field: "snapshots", expected, got: pieces, have: MAX_BUFFERS });
     }
     let mut snapshot = || {
         let mut views = Vec::new();

@@ -7,12 +7,13 @@ use crate::geometry::{
     Geometry, Images, KvPair, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_LOGIT_ROWS, MAX_SLOTS,
     MAX_SNAPSHOTS, Priced,
 };
-use crate::images::ImagesPart;
+use crate::images::largest_count;
 use crate::pricer::{Price, Pricer};
 use crate::report::{Ends, Fits};
 use crate::verdict::{Overhead, Suggestion};
 use plimsoll_kernels::{KvFormat, step::PAGE};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 mod frontier;
 
@@ -118,7 +119,8 @@ impl Solver<'_> {
         // A step has a token and a row of logits for every slot.
         let (tokens, rows) = self.pricer.most_rows();
         let most = MOST_SLOTS.min(tokens).min(rows);
-        self.largest(most, Beside::at(self, geometry), |slots| with_slots(geometry, slots))
+        let (_, first) = crate::images::needs(self.pricer.model(), geometry);
+        self.largest(first.max(1)..=most, Beside::at(self, geometry), |slots| with_slots(geometry, slots))
     }
 
     /// The largest prefill chunk that fits, up to 65,536 and the context in whole pages: no step is longer than that.
@@ -126,7 +128,7 @@ impl Solver<'_> {
         let most = longest_step(geometry).min(MOST_CHUNK).min(self.pricer.most_rows().0);
         // The arena grows with the tokens of a step.
         let beside = Beside::at(self, geometry).map(|b| b.growing(geometry.prefill_chunk));
-        self.largest(most, beside, |prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() })
+        self.largest(1..=most, beside, |prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() })
     }
 
     /// The largest context, slots and chunk that were found, and whether something that does not fit ended the search.
@@ -170,32 +172,46 @@ impl Solver<'_> {
 
     fn longest_context(&self, geometry: &Geometry, beside: Option<Beside>) -> Option<Geometry> {
         let most = self.longest(geometry).div_ceil(PAGE);
-        self.largest(most, beside, |pages| Geometry { context: pages * PAGE, ..geometry.clone() })
+        self.largest(self.first_page(geometry)..=most, beside, |pages| Geometry {
+            context: pages * PAGE,
+            ..geometry.clone()
+        })
     }
 
-    /// The largest value in `1..=most` whose geometry fits: it does, and the next value does not.
+    /// The pages of the shortest context that is looked at: what images need, where there are any.
+    fn first_page(&self, geometry: &Geometry) -> u32 {
+        crate::images::needs(self.pricer.model(), geometry).0.div_ceil(PAGE).max(1)
+    }
+
+    /// The largest of the values, from 1 or more on, whose geometry fits: it does, and the next value does not.
     ///
     /// Most of what grows is in the pools and the tables of a step, which are known without a price. So three of four
     /// guesses are where those, with what the last prices had beside them, fill the budget; the others halve what is
     /// left.
-    fn largest(&self, most: u32, beside: Option<Beside>, at: impl Fn(u32) -> Geometry) -> Option<Geometry> {
+    fn largest(
+        &self,
+        values: RangeInclusive<u32>,
+        beside: Option<Beside>,
+        at: impl Fn(u32) -> Geometry,
+    ) -> Option<Geometry> {
+        let (first, most) = values.into_inner();
         // What is refused without a price is past any budget.
         let budget = self.most()?.min(u64::MAX - 1);
         let least = |value: u32| self.least(&at(value)).unwrap_or(u64::MAX);
-        if most == 0 || least(1) > budget {
+        if most < first || least(first) > budget {
             return None;
         }
-        let most = allowed(most, least);
+        let most = allowed(first, most, least);
         if self.fits(&at(most)).is_some() {
             return Some(at(most));
         }
-        let (mut low, mut high) = (0, most);
+        let (mut low, mut high) = (first - 1, most);
         let mut beside = match beside {
             Some(beside) => beside,
             None => {
-                let total = self.fits(&at(1))?.saturating_add(self.taken(&at(1))?);
-                low = 1;
-                Beside::of(total.saturating_sub(least(1)))
+                let total = self.fits(&at(first))?.saturating_add(self.taken(&at(first))?);
+                low = first;
+                Beside::of(total.saturating_sub(least(first)))
             }
         };
         for turn in 0.. {
@@ -205,7 +221,7 @@ impl Solver<'_> {
             // Without a budget nothing stands on a line.
             let guess = if self.budget.is_some() && turn % 4 < 3 {
                 let bytes = |value: u32| least(value).saturating_add(beside.of_value(value));
-                fullest(low.max(1), high, budget, bytes).max(low + 1)
+                fullest(low.max(first), high, budget, bytes).max(low + 1)
             } else {
                 low + (high - low) / 2
             };
@@ -229,7 +245,7 @@ impl Solver<'_> {
                 high = guess
             }
         }
-        (low > 0).then(|| at(low))
+        (low >= first).then(|| at(low))
     }
 }
 
@@ -238,12 +254,12 @@ fn longest_step(geometry: &Geometry) -> u32 {
     geometry.context.clamp(1, MAX_CONTEXT).next_multiple_of(PAGE)
 }
 
-/// The largest value in `1..=most` that is not refused without a price; 1 is not.
-fn allowed(most: u32, least: impl Fn(u32) -> u64) -> u32 {
+/// The largest value in `first..=most` that is not refused without a price; the first is not.
+fn allowed(first: u32, most: u32, least: impl Fn(u32) -> u64) -> u32 {
     if least(most) < u64::MAX {
         return most;
     }
-    let (mut low, mut high) = (1, most);
+    let (mut low, mut high) = (first, most);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if least(middle) < u64::MAX { low = middle } else { high = middle }
@@ -338,12 +354,16 @@ fn with_slots(geometry: &Geometry, slots: u32) -> Geometry {
 /// Geometries near the one asked for that fit, each with one thing given up where that is enough: context, slots,
 /// chunk, and last the formats of keys and values; else the smallest geometry with the longest context it allows.
 pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
+    let model = solver.pricer.model();
     let asked = within_range(geometry);
+    let seeing = asked.priced.images.count > 0;
     let mut found: Vec<Suggestion> = Vec::new();
     let mut offer = |geometry: Option<Geometry>| {
         let Some(g) = geometry else { return };
         let Some(total) = solver.fits(&g) else { return };
-        let suggestion = Suggestion::new(g, total);
+        let mut suggestion = Suggestion::new(g, total);
+        // None are a change where some were asked for.
+        suggestion.images = seeing.then_some(suggestion.priced.images.count);
         if !found.contains(&suggestion) {
             found.push(suggestion);
         }
@@ -370,12 +390,15 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
     if asked.draft_depth > 0 {
         offer(Some(Geometry { draft_depth: 0, ..asked.clone() }));
     }
-    if asked.priced.images.count > 0 {
-        let most = ImagesPart::of(solver, &asked).map_or(0, |images| images.largest_count);
-        let fewer = Images { count: most.min(asked.priced.images.count), ..asked.priced.images };
-        for images in [fewer, Images::default()] {
-            let priced = Priced { images, ..asked.priced.clone() };
-            offer(Some(Geometry { priced, ..asked.clone() }));
+    if let Images { count: 1.., .. } = asked.priced.images {
+        // A context that has room for them, or fewer of them, or none.
+        let (context, _) = crate::images::needs(model, &asked);
+        let roomy = context.checked_next_multiple_of(PAGE).filter(|context| *context > asked.context);
+        offer(roomy.filter(|c| *c <= MAX_CONTEXT).map(|context| Geometry { context, ..asked.clone() }));
+        let fewer = model.extras.vision.as_ref().map(|tower| largest_count(solver, tower, &asked));
+        for count in [fewer.unwrap_or(0).min(asked.priced.images.count - 1), 0] {
+            let images = if count == 0 { Images::default() } else { Images { count, ..asked.priced.images } };
+            offer(Some(Geometry { priced: Priced { images, ..asked.priced.clone() }, ..asked.clone() }));
         }
     }
     let smallest = Geometry { slots: 1, logit_rows: 1, prefill_chunk: asked.prefill_chunk.min(32), ..asked };
@@ -389,7 +412,8 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
 
 /// The longest context up to the one asked for.
 fn shorter(solver: &Solver<'_>, geometry: &Geometry) -> Option<Geometry> {
-    solver.largest(geometry.context.div_ceil(PAGE), Beside::at(solver, geometry), |pages| Geometry {
+    let pages = solver.first_page(geometry)..=geometry.context.div_ceil(PAGE);
+    solver.largest(pages, Beside::at(solver, geometry), |pages| Geometry {
         context: (pages * PAGE).min(geometry.context),
         ..geometry.clone()
     })

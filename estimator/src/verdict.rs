@@ -104,6 +104,9 @@ pub struct Suggestion {
     /// What is priced and not run.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priced: Priced,
+    /// Images, where some were asked for: those of `priced`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<u32>,
     /// What its plan costs.
     pub total: u64,
 }
@@ -117,7 +120,8 @@ impl Suggestion {
     pub fn new(geometry: Geometry, total: u64) -> Self {
         let kv = geometry.kv_pair();
         let Geometry { context, slots, prefill_chunk, kv: _, logit_rows, draft_depth, priced } = geometry;
-        Self { context, slots, prefill_chunk, kv, logit_rows, draft_depth, priced, total }
+        let images = (priced.images.count > 0).then_some(priced.images.count);
+        Self { context, slots, prefill_chunk, kv, logit_rows, draft_depth, priced, images, total }
     }
 
     /// The geometry.
@@ -337,7 +341,7 @@ fn broken(error: &PlanError) -> (Broke, String, u64, u64) {
         PlanError::KvFormat { format, head_dim } => {
             (Broke::KvFormat, (*format).to_owned(), u64::from(*head_dim), 32)
         }
-        PlanError::Geometry { field, got, .. } => (Broke::Geometry, (*field).to_owned(), *got, 0),
+        PlanError::Geometry { field, got, have, .. } => (Broke::Geometry, (*field).to_owned(), *got, *have),
         PlanError::Engine(error) => match error {
             PeerError::Geometry { field, got, .. } => (Broke::Geometry, (*field).to_owned(), *got, 0),
             PeerError::KvFormat { format, head_dim, .. } => {

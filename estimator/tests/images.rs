@@ -8,7 +8,10 @@ use plimsoll_estimator::geometry::Images;
 use plimsoll_estimator::images::{self, Cut, Size};
 use plimsoll_estimator::plan::Segment;
 use plimsoll_estimator::report::Question;
-use plimsoll_estimator::{Budget, Geometry, Overhead, Plan, PlanError, Priced, Pricer, Report, Solver};
+use plimsoll_estimator::verdict::Suggestion;
+use plimsoll_estimator::{
+    Budget, Geometry, Overhead, Plan, PlanError, Priced, Pricer, Report, Solver, admit,
+};
 use plimsoll_kernels::{Format, Profile};
 use plimsoll_models::Model;
 use plimsoll_models::checkpoint::Checkpoint;
@@ -66,6 +69,86 @@ fn pixels_become_patches_and_tokens() {
     assert_eq!(cut(0, 0).tokens, 1024);
     assert_eq!(images::cap(&native()), Size { width: 1024, height: 1024 });
     assert_eq!(images::cap(&fixed()), Size { width: 896, height: 896 });
+}
+
+/// Gemma 4's processor scales every image to as many tokens as it may have, and rounds sides of 48 pixels down.
+#[test]
+fn images_that_are_always_scaled_fill_their_tokens() {
+    let grid = Grid::Filled { merge: 3, tokens: 280 };
+    let filled = Tower { patch: 16, grid, ..native() };
+    let cut = |width, height| images::cut(&filled, width, height);
+    // By hand: 280 is 20 × 14; a square becomes 16 × 16, twice as wide as tall 23 × 11; however small it is.
+    assert_eq!(cut(960, 672), Cut { patches: 280 * 9, tokens: 280 });
+    assert_eq!(cut(64, 64), Cut { patches: 256 * 9, tokens: 256 });
+    assert_eq!(cut(4000, 2000).tokens, 23 * 11);
+    // A side under a token is one, and the other is what proportions and tokens allow.
+    assert_eq!((cut(1000, 1).tokens, cut(1, 290).tokens), (280, 280));
+    // The largest is not a square, and it is what is priced where nobody says otherwise.
+    assert_eq!(images::cap(&filled), Size { width: 960, height: 672 });
+    assert_eq!(cut(0, 0).tokens, 280);
+    assert_eq!(images::most(&filled, 0, 0), Cut { patches: 2520, tokens: 280 });
+    // Nor is that of a tower that leaves small images alone.
+    let grid = Grid::Native { merge: 2, min_pixels: 65_536, max_pixels: 980 * 1024 };
+    let tower = Tower { grid, ..native() };
+    assert_eq!(images::cap(&tower), Size { width: 35 * 32, height: 28 * 32 });
+    assert_eq!((images::cut(&tower, 0, 0).tokens, images::most(&tower, 0, 0).tokens), (980, 980));
+    for config in ["gemma-4-31b-it-nvfp4", "qwen3.5-27b", "gemma-3-12b-it"] {
+        let model = common::open(&format!("configs/{config}.json")).1;
+        let tower = model.extras.vision.unwrap();
+        let largest = images::cut(&tower, 0, 0);
+        assert_eq!(images::most(&tower, 0, 0), largest, "{config}");
+        for (width, height) in [(64, 64), (640, 480), (1920, 1080), (672, 960), (5000, 5000), (9000, 60)] {
+            assert!(
+                images::cut(&tower, width, height).tokens <= largest.tokens,
+                "{config}: {width} x {height}"
+            );
+        }
+        if config.starts_with("gemma-4") {
+            assert_eq!(largest, Cut { patches: 2520, tokens: 280 });
+        }
+    }
+}
+
+#[test]
+fn an_image_stands_in_one_sequence() {
+    let model = seeing(native());
+    let profile = Profile::webgpu_default();
+    let asked = |count, context, slots| Geometry { context, slots, logit_rows: slots, ..with(count, 0, 0) };
+    // 1,024 tokens each. Four slots of 512 have as many tokens as two images, and hold none.
+    for (count, context, slots, holds) in
+        [(1, 1023, 1, 0), (1, 512, 4, 0), (2, 1024, 1, 1), (4, 1536, 3, 3), (9, 2048, 4, 8)]
+    {
+        let geometry = asked(count, context, slots);
+        let verdict = admit(&model, &geometry, &profile, None, Overhead::default()).unwrap();
+        let refusal = verdict.admitted().unwrap_err();
+        assert_eq!(refusal.broke.name(), "geometry");
+        assert_eq!((refusal.name.as_str(), refusal.need, refusal.have), ("images", count.into(), holds));
+        let said =
+            format!("at most {holds}, of 1024 tokens each in {slots} × a context of {context}, got {count}");
+        assert!(refusal.reason.contains(&said), "{}", refusal.reason);
+        assert!(!refusal.nearest.is_empty());
+        for near in &refusal.nearest {
+            assert_eq!(near.images, Some(near.priced.images.count));
+            assert_eq!(plan(&model, &near.geometry()).total(), near.total, "{near:?}");
+        }
+        // One of them keeps the images, in longer sequences; one keeps the sequences.
+        let images = |n: u32| move |s: &&Suggestion| s.priced.images.count == n;
+        let longer = refusal.nearest.iter().find(images(count)).unwrap();
+        assert!(longer.context >= 1024 * count.div_ceil(slots), "{longer:?}");
+        assert!(refusal.nearest.iter().any(|s| s.priced.images.count < count && s.context == context));
+        assert!(holds == 0 || refusal.nearest.iter().any(|s| images(holds as u32)(&s)));
+        assert!(Plan::new(&model, &asked(holds as u32, context, slots), &profile).is_ok());
+    }
+    // What is looked for begins where images have room.
+    let budget = Budget::flag(plan(&model, &asked(3, 4096, 1)).total(), "test");
+    let pricer = Pricer::new(&model, &profile);
+    let solver =
+        Solver { pricer: &pricer, budget: Some(&budget), overhead: Overhead::default(), company: None };
+    assert_eq!(solver.largest_context(&asked(3, 4096, 1)).unwrap().context, 4096);
+    assert!(solver.largest_slots(&asked(3, 1024, 3)).unwrap().slots >= 3);
+    let out_of_range = admit(&model, &asked(0, 4096, 1 << 20), &profile, None, Overhead::default()).unwrap();
+    let refusal = out_of_range.admitted().unwrap_err();
+    assert_eq!((refusal.need, refusal.have), (1 << 20, 1 << 16));
 }
 
 #[test]

@@ -5,11 +5,13 @@
 
 mod common;
 
-use common::open;
+use common::{Toy, open};
 use plimsoll_estimator::plan::Segment;
-use plimsoll_estimator::{Geometry, Plan};
-use plimsoll_kernels::{KvFormat, Profile};
-use plimsoll_models::Model;
+use plimsoll_estimator::{Geometry, KvPair, KvStore, Plan, Priced, Pricer};
+use plimsoll_kernels::{AttentionShape, KvFormat, Profile};
+use plimsoll_models::checkpoint::Checkpoint;
+use plimsoll_models::model::State;
+use plimsoll_models::{Model, Registry};
 
 /// Layers with keys and values of their own: how many, KV heads of each, head size.
 type Layers = (u64, u64, u64);
@@ -166,4 +168,65 @@ fn prefill_memory_does_not_know_the_prompt() {
             assert_eq!(activations(context), at, "{} at {context}", case.config);
         }
     }
+}
+
+/// Pages whose bytes are no whole units of an offset are padded, and the padding is of the kind that has it.
+#[test]
+fn kinds_add_up_to_the_pool() {
+    let shape = AttentionShape { heads: 6, kv_heads: 3, head_dim: 32 };
+    let odd = Toy {
+        shape,
+        states: vec![
+            State::KvFull { shape },
+            State::KvSliding { shape, window: 40 },
+            State::KvFull { shape },
+        ],
+        ..Toy::small()
+    };
+    let configs = std::fs::read_dir(common::data("configs")).unwrap().map(|entry| entry.unwrap().path());
+    let published = configs.filter(|path| path.extension().is_some_and(|e| e == "json"));
+    let models: Vec<Model> = published
+        .map(|path| Registry::standard().build(&Checkpoint::open(&path).unwrap()).unwrap())
+        .chain([odd.build()])
+        .collect();
+    let mut padded = 0;
+    for model in &models {
+        let mut wide = Profile::webgpu_default();
+        wide.limits.max_buffer_size = 1 << 40;
+        wide.limits.max_storage_buffer_binding_size = (1 << 32) - 4;
+        for profile in [Profile::webgpu_default(), wide] {
+            let pricer = Pricer::new(model, &profile);
+            for (context, slots, chunk) in [(1, 1, 1), (32, 3, 8), (4_096, 1, 512), (5_000, 3, 100)] {
+                for (k, v) in [
+                    (KvStore::F16, KvStore::F16),
+                    (KvStore::Q8_0, KvStore::Q8_0),
+                    (KvStore::Q4_0, KvStore::Q4_0),
+                    (KvStore::Q8_0, KvStore::F32),
+                ] {
+                    let pair = KvPair { k, v };
+                    // What the kernels have is run, and not only priced.
+                    let run = k.run().filter(|_| k == v);
+                    let priced = Priced { kv: run.is_none().then_some(pair), ..Priced::default() };
+                    let kv = run.unwrap_or(KvFormat::F16);
+                    let g = Geometry {
+                        slots,
+                        prefill_chunk: chunk,
+                        logit_rows: slots,
+                        kv,
+                        priced,
+                        ..alone(context)
+                    };
+                    let Ok(price) = pricer.price(&g) else { continue };
+                    let kinds = &price.bytes.kv_by_kind;
+                    let sum = kinds.full + kinds.sliding + kinds.mla + kinds.draft;
+                    assert_eq!(sum, price.bytes.kv, "{}: {g:?}", model.name);
+                    let made = pricer.plan(&g).unwrap();
+                    let views: u64 =
+                        made.kv.layers.iter().flat_map(|l| &l.segments).map(|s| s.view.bytes).sum();
+                    padded += u32::from(views < price.bytes.kv);
+                }
+            }
+        }
+    }
+    assert!(padded > 0, "no view is padded");
 }

@@ -378,6 +378,14 @@ pub enum Grid {
         /// The most pixels; larger images are scaled down.
         max_pixels: u64,
     },
+    /// Every image, small or large, is scaled to the pixels of `tokens` tokens, proportions kept, and its sides rounded
+    /// down to whole tokens of `merge` × `merge` patches.
+    Filled {
+        /// Patches of a token's side.
+        merge: u32,
+        /// The most tokens.
+        tokens: u32,
+    },
 }
 
 impl Model {

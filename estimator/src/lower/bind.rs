@@ -94,13 +94,13 @@ impl Lowering<'_> {
         u64::from(self.rows(id)).saturating_mul(u64::from(self.width(id)).saturating_mul(4))
     }
 
-    /// What goes in the arena: every tensor (one that nothing touches keeps a place so that ids stay indices), then
+    /// What goes in the arena: every tensor (one that nothing touches has no bytes and keeps ids indices), then
     /// these scratches.
     fn items(&self, scratch: &[Scratch]) -> Vec<Item> {
         let alive = self.ops().alive.iter().enumerate();
-        let tensors = alive.map(|(i, alive)| {
-            let (first, last) = alive.unwrap_or((0, 0));
-            Item { bytes: self.tensor_bytes(i), first, last }
+        let tensors = alive.map(|(i, alive)| match alive {
+            Some((first, last)) => Item { bytes: self.tensor_bytes(i).max(1), first: *first, last: *last },
+            None => Item { bytes: 0, first: 0, last: 0 },
         });
         // Sampling results outlive the op that makes them: they are copied out after the last dispatch.
         let scratch = scratch.iter().map(|&(bytes, first, last)| Item { bytes, first, last });

@@ -29,7 +29,7 @@ pub(crate) use side::SideFiles;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What kind of files a checkpoint came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +110,25 @@ impl TensorInfo {
     }
 }
 
+/// Keys of a configuration that somebody knows.
+#[derive(Debug, Default)]
+pub(crate) struct Asked(Mutex<HashSet<String>>);
+
+impl Asked {
+    /// Keeps a key in mind.
+    pub(crate) fn note(&self, key: &str) {
+        let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !keys.contains(key) {
+            keys.insert(key.to_owned());
+        }
+    }
+
+    /// Whether anybody has asked for the key.
+    pub(crate) fn holds(&self, key: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
+    }
+}
+
 /// An opened checkpoint. Cheap to clone: the maps are shared.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
@@ -128,6 +147,7 @@ pub struct Checkpoint {
     listed: Option<Arc<Listed>>,
     stated_bytes: Option<u64>,
     notes: Vec<String>,
+    asked: Arc<Asked>,
     pub(crate) read: BytesRead,
 }
 
@@ -245,6 +265,7 @@ impl Checkpoint {
             listed: None,
             stated_bytes: None,
             notes: Vec::new(),
+            asked: Arc::default(),
             read: BytesRead::default(),
         }
     }
@@ -272,6 +293,11 @@ impl Checkpoint {
     /// config.json, an object. Non-finite numbers are the strings "Infinity", "-Infinity" and "NaN": see [`number`].
     pub fn config(&self) -> Option<&Value> {
         self.config.as_ref()
+    }
+
+    /// The keys of config.json that a family has asked for.
+    pub(crate) fn asked(&self) -> &Asked {
+        &self.asked
     }
 
     /// generation_config.json, where there is one.

@@ -141,7 +141,7 @@ fn drafts(checkpoint: &Checkpoint) -> u32 {
         let stated = meta.opt_u64(&format!("{arch}.nextn_predict_layers")).ok().flatten();
         return stated.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
     }
-    let Ok(fields) = Fields::of(checkpoint) else { return 0 };
+    let Ok(fields) = Fields::aside(checkpoint) else { return 0 };
     let stated = fields.any(&["num_nextn_predict_layers", "mtp_num_hidden_layers"]).and_then(|v| v.as_u64());
     stated.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }

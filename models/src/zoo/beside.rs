@@ -100,7 +100,7 @@ impl Parts<'_> {
         let text = u64::from(text);
         match (stated.as_str(), outer) {
             ("siglip_vision_model", _) | ("", "gemma3") => self.siglip(fields, text).map(Some),
-            ("gemma4_vision", _) => self.gemma4(fields, text).map(Some),
+            ("gemma4_vision", _) => self.gemma4(checkpoint, fields, text).map(Some),
             (
                 "qwen3_vl"
                 | "qwen3_5"
@@ -151,7 +151,12 @@ impl Parts<'_> {
     }
 
     /// Gemma 4: rotated heads with norms, gated MLPs, positions by row and by column.
-    fn gemma4(&mut self, fields: &Fields<'_>, text: u64) -> Result<Tower, ModelError> {
+    fn gemma4(
+        &mut self,
+        checkpoint: &Checkpoint,
+        fields: &Fields<'_>,
+        text: u64,
+    ) -> Result<Tower, ModelError> {
         let (hidden, ffn) = (self.size("hidden_size", None)?, self.size("intermediate_size", None)?);
         let (layers, patch) = (self.layers("num_hidden_layers", None)?, self.size("patch_size", Some(16))?);
         let heads = self.size("num_attention_heads", None)?;
@@ -185,14 +190,15 @@ impl Parts<'_> {
         }
         self.add("embed_vision.embedding_projection.weight", 1, text, h);
         let merge = self.size("pooling_kernel_size", Some(3))?;
-        let tokens = match fields.outer("vision_soft_tokens_per_image") {
-            Some(value) => size("vision_soft_tokens_per_image", value)?,
-            None => self.size("default_output_length", Some(280))?,
+        // What the processor is told goes before what the model was made with.
+        let told = checkpoint.preprocessor_config().and_then(|file| file.get("max_soft_tokens"));
+        let stated = fields.outer("vision_soft_tokens_per_image");
+        let tokens = match (told.filter(|v| !v.is_null()), stated) {
+            (Some(value), _) => size("preprocessor_config.json's max_soft_tokens", value)?,
+            (None, Some(value)) => size("vision_soft_tokens_per_image", value)?,
+            (None, None) => self.size("default_output_length", Some(280))?,
         };
-        // An image is scaled, proportions kept, to at most so many tokens of merge × merge patches.
-        let token = (u64::from(merge) * p).pow(2);
-        let most = token.saturating_mul(tokens.into());
-        let grid = Grid::Native { merge, min_pixels: token, max_pixels: most };
+        let grid = Grid::Filled { merge, tokens };
         Ok(Tower { hidden, ffn, heads, layers, patch, grid })
     }
 

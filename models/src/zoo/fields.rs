@@ -1,7 +1,8 @@
 //! Reading hyperparameters from config.json: nested in `text_config` or flat, with class defaults, and errors that
 //! name the field.
 
-use crate::checkpoint::{Checkpoint, number};
+use super::unknown;
+use crate::checkpoint::{Asked, Checkpoint, number};
 use crate::error::ModelError;
 use serde_json::Value;
 
@@ -10,6 +11,8 @@ use serde_json::Value;
 pub struct Fields<'a> {
     root: &'a Value,
     text: Option<&'a Value>,
+    /// Which keys somebody asked for; what is left is unknown to the family that reads these.
+    asked: Option<&'a Asked>,
 }
 
 impl<'a> Fields<'a> {
@@ -20,12 +23,18 @@ impl<'a> Fields<'a> {
     pub fn of(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
         let root =
             checkpoint.config().ok_or_else(|| ModelError::field("config.json", "a file", "nothing"))?;
-        Ok(Self { root, text: root.get("text_config").filter(|v| v.is_object()) })
+        let text = root.get("text_config").filter(|v| v.is_object());
+        Ok(Self { root, text, asked: Some(checkpoint.asked()) })
+    }
+
+    /// The same for who is not the family that reads the model: what is asked of these stays unknown to it.
+    pub(super) fn aside(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
+        Ok(Self { asked: None, ..Self::of(checkpoint)? })
     }
 
     /// The fields of an object.
     pub(super) fn over(root: &'a Value) -> Self {
-        Self { root, text: None }
+        Self { root, text: None, asked: None }
     }
 
     /// Whether the text fields are nested, as multimodal configurations have them.
@@ -38,14 +47,23 @@ impl<'a> Fields<'a> {
         self.get("model_type").and_then(Value::as_str)
     }
 
+    /// Says that a family knows these keys, where it does not ask for them because others settled what they say.
+    pub fn knows(&self, keys: &[&str]) {
+        for key in keys.iter().filter(|key| unknown::bears(key)) {
+            self.asked.inspect(|asked| asked.note(key));
+        }
+    }
+
     /// A field, `null` counting as absent; the text model's own before the outer one.
     pub fn get(&self, key: &str) -> Option<&'a Value> {
+        self.knows(&[key]);
         let present = |v: &'a Value| v.get(key).filter(|v| !v.is_null());
         self.text.and_then(present).or_else(|| present(self.root))
     }
 
     /// A field of the whole, not of the text model within it.
     pub fn outer(&self, key: &str) -> Option<&'a Value> {
+        self.knows(&[key]);
         self.root.get(key).filter(|v| !v.is_null())
     }
 
@@ -54,6 +72,7 @@ impl<'a> Fields<'a> {
     /// # Errors
     /// When it is absent.
     pub fn stated(&self, key: &str) -> Result<(), ModelError> {
+        self.knows(&[key]);
         if self.entries().any(|(name, _)| name == key) {
             return Ok(());
         }
@@ -70,6 +89,7 @@ impl<'a> Fields<'a> {
 
     /// The first of several spellings that is there.
     pub fn any(&self, keys: &[&str]) -> Option<&'a Value> {
+        self.knows(keys);
         keys.iter().find_map(|key| self.get(key))
     }
 

@@ -77,6 +77,8 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         return Err(ModelError::unsupported("attn_logit_softcapping", "gemma3 without it is, as published"));
     }
     let head_dim = sizes.shape.head_dim;
+    // A list goes before a pattern.
+    fields.knows(&["sliding_window_pattern", "_sliding_window_pattern"]);
     let sliding = match fields.strings("layer_types")? {
         Some(types) => layer_types(&types, sizes.layers)?,
         None => {

@@ -171,17 +171,20 @@ impl Registry {
         let checkpoint = names.as_ref().unwrap_or(checkpoint);
         let mut model = family.build(checkpoint)?;
         model.notes.extend(checkpoint.notes().iter().cloned());
+        if checkpoint.source() == Source::Config {
+            model.notes.extend(packed.missed(&model)?);
+        }
         model.notes.extend(packed.note);
         if let Some(why) = priced {
             model.extras.estimate_only.get_or_insert_with(|| why.to_owned());
             model.extras.nearest_weights = true;
             model.notes.push(why.to_owned());
         }
+        beside::fill(checkpoint, &mut model)?;
         let unread = unknown::memory_bearing(checkpoint);
         if !unread.is_empty() {
             model.notes.push(format!("not priced, and may cost memory: {}", unread.join(", ")));
         }
-        beside::fill(checkpoint, &mut model)?;
         account::check(checkpoint, &model)?;
         model.notes.extend(account::head_note(checkpoint, &model));
         Ok(model)

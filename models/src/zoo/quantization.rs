@@ -5,6 +5,7 @@
 //! [`super::packed`]); this says what a bare configuration would be, and finds contradictions. Every other method is
 //! refused: weights that are packed must not be priced or read as if they were plain.
 
+mod applied;
 mod assumed;
 mod groups;
 
@@ -123,6 +124,8 @@ fn glob_matches(glob: &str, text: &str) -> bool {
 /// What a configuration says of packed weights.
 #[derive(Debug, Default)]
 pub(super) struct Quantization {
+    /// Where it is said; nothing where it follows from a name.
+    key: String,
     /// Modules that stay plain, whatever else is said.
     ignored: Vec<Pattern>,
     /// Modules named by path; `None` is plain. A name covers everything below it.
@@ -159,7 +162,8 @@ impl Quantization {
     /// contradicts itself.
     pub(super) fn of(checkpoint: &Checkpoint) -> Result<Self, ModelError> {
         let Ok(fields) = Fields::of(checkpoint) else { return Ok(Self::default()) };
-        for key in ["quantization", "quantization_config"] {
+        // The last is what the second was called once.
+        for key in ["quantization", "quantization_config", "compression_config"] {
             if let Some(block) = fields.get(key) {
                 return read(key, block);
             }
@@ -273,20 +277,23 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     }
     let method = block.get("quant_method").and_then(Value::as_str);
     let algo = block.get("quant_algo").and_then(Value::as_str);
-    match (method, algo) {
+    let said = match (method, algo) {
         (Some("compressed-tensors"), _) => groups::compressed_tensors(key, block),
         (Some("mxfp4"), _) => mxfp4(key, block),
         (Some("fp8"), _) if block.get("weight_block_size").is_some_and(|v| !v.is_null()) => {
             blocks(key, block)
         }
         (Some("modelopt"), _) | (None, Some(_)) => modelopt(key, block),
+        // hf_quant_config.json says which tool wrote it beside this block, and nothing of a method in it.
+        (None, None) if block.get("quant_algo").is_some() => modelopt(key, block),
         (None, None) if block.get("bits").is_some() || block.get("mode").is_some() => mlx(key, block),
         (stated, _) => Err(ModelError::unsupported(
             format!("{key} ({})", quoted(stated.unwrap_or("of an unstated kind"))),
             "weights in plain f32, f16 or bf16, GGUF's formats, MLX's, gpt-oss's MXFP4, and NVFP4 and FP8 by \
              modelopt and compressed-tensors are",
         )),
-    }
+    };
+    said.map(|said| Quantization { key: key.to_owned(), ..said })
 }
 
 /// FP8 with a scale for each block of rows and columns: no kernel reads it, so it is priced in the nearest form that one
@@ -393,7 +400,8 @@ fn mlx_scheme(key: &str, block: &Value) -> Result<Scheme, ModelError> {
     Ok(Scheme::Packed(format))
 }
 
-/// `quant_algo` for all linear layers, or `quantized_layers` by path; `ignore` (`exclude_modules`) stays plain.
+/// `quant_algo` for all linear layers, or `quantized_layers` by path; `ignore` (`exclude_modules`) stays plain. Without an
+/// algorithm it is weights that stay plain only where it says so: with `null`, or with keys and values alone.
 fn modelopt(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     let mut ignored = Vec::new();
     for name in ["ignore", "exclude_modules"] {
@@ -418,8 +426,17 @@ fn modelopt(key: &str, block: &Value) -> Result<Quantization, ModelError> {
             "nothing",
         ));
     }
+    let mut note = None;
+    if default.is_none() && named.is_empty() {
+        let stated = |name: &str| block.get(name).is_some_and(|v| !v.is_null());
+        if !stated("kv_cache_quant_algo") && block.get("quant_algo").is_none() {
+            let expected = "FP8, NVFP4 or another algorithm, or null for none";
+            return Err(ModelError::field(format!("{key}.quant_algo"), expected, "nothing"));
+        }
+        note = Some(format!("{key} states no algorithm for weights: priced plain"));
+    }
     let rules = default.map(|scheme| (Pattern::Linear, scheme)).into_iter().collect();
-    Ok(Quantization { ignored, named, rules, ..Quantization::default() })
+    Ok(Quantization { ignored, named, rules, note, ..Quantization::default() })
 }
 
 fn modelopt_scheme(key: &str, block: &Value) -> Result<Option<Scheme>, ModelError> {

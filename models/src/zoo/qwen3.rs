@@ -24,7 +24,7 @@ impl Architecture for Qwen3 {
         } else {
             let fields = Fields::of(checkpoint)?;
             fields.activation("hidden_act", &SILU)?;
-            if fields.flag("use_sliding_window", false)? && fields.get("sliding_window").is_some() {
+            if fields.get("sliding_window").is_some() && fields.flag("use_sliding_window", false)? {
                 return Err(ModelError::unsupported("use_sliding_window", "qwen3 with full attention is"));
             }
             let defaults = Defaults {

@@ -1,7 +1,7 @@
-//! Keys of a configuration that look as if they cost memory, and that nothing here reads.
+//! Keys of a configuration that look as if they cost memory, and that its family does not read.
 //!
-//! A family asks for the keys that it knows. One that it does not know may stand for a cache, a state, more layers: that
-//! is said, never guessed at.
+//! A family asks for the keys that it knows. One that it does not know may stand for a cache, a state, more layers, also
+//! where another family knows it: that is said, never guessed at.
 
 use super::fields::Fields;
 use crate::checkpoint::Checkpoint;
@@ -35,7 +35,7 @@ const BEARING: [&str; 24] = [
 ];
 
 /// Names with such parts that never do: of training, of generation, of how a kernel goes about it.
-const HARMLESS: [&str; 29] = [
+const HARMLESS: [&str; 30] = [
     "use_cache",
     "cache_implementation",
     "initializer_range",
@@ -59,6 +59,7 @@ const HARMLESS: [&str; 29] = [
     "moe_state_dtype",
     "window_attention_backend",
     "use_sliding_window",
+    "max_window_layers",
     "_attn_implementation_autoset",
     "is_moe_experts",
     "norm_topk_prob",
@@ -67,61 +68,17 @@ const HARMLESS: [&str; 29] = [
     "sliding_window_attention_offset",
 ];
 
-/// Keys that some family here reads, in every spelling.
-const READ: [&str; 47] = [
-    "kv_lora_rank",
-    "q_lora_rank",
-    "sliding_window",
-    "sliding_window_pattern",
-    "_sliding_window_pattern",
-    "max_window_layers",
-    "num_kv_shared_layers",
-    "hidden_size_per_layer_input",
-    "vocab_size_per_layer_input",
-    "mtp_num_hidden_layers",
-    "num_nextn_predict_layers",
-    "mtp_hybrid_override_pattern",
-    "mtp_layers_block_type",
-    "block_configs",
-    "mtp_block_configs",
-    "moe_latent_size",
-    "n_routed_experts",
-    "n_shared_experts",
-    "num_experts",
-    "num_local_experts",
-    "num_shared_experts",
-    "moe_shared_expert_intermediate_size",
-    "shared_expert_intermediate_size",
-    "ssm_state_size",
-    "state_size",
-    "mamba_d_state",
-    "mamba_d_conv",
-    "conv_kernel",
-    "conv_kernel_size",
-    "linear_conv_kernel_dim",
-    "mamba_ssm_cache_dtype",
-    "mamba_ssm_dtype",
-    "conv_L_cache",
-    "first_k_dense_replace",
-    "global_attn_every_n_layers",
-    "interleave_moe_layer_step",
-    "num_dense_layers",
-    "use_expert_bias",
-    "experts_implementation",
-    "kv_cache_quant_algo",
-    "kv_cache_scheme",
-    "num_attention_heads_per_layer",
-    "enable_moe_block",
-    "final_logit_softcapping",
-    "attn_logit_softcapping",
-    "use_bidirectional_attention",
-    "moe_intermediate_size",
-];
+/// Whether a name looks as if it stood for memory.
+pub(super) fn bears(key: &str) -> bool {
+    BEARING.iter().any(|part| key.contains(part)) && !HARMLESS.contains(&key)
+}
 
-/// The keys, in order, of the text model and of the whole. Values that switch nothing on (`null`, `false`, 0, nothing) are
+/// The keys, in order, of the text model and of the whole, that the family which built a model of them did not ask for.
+/// Values that switch nothing on (`null`, `false`, 0, nothing) are
 /// left out.
 pub(super) fn memory_bearing(checkpoint: &Checkpoint) -> Vec<String> {
-    let Ok(fields) = Fields::of(checkpoint) else { return Vec::new() };
+    let Ok(fields) = Fields::aside(checkpoint) else { return Vec::new() };
+    let unused = fields.get("use_sliding_window").is_some_and(|used| used.as_bool() == Some(false));
     let mut found: Vec<String> = fields
         .entries()
         .filter(|(_, value)| match value {
@@ -133,8 +90,9 @@ pub(super) fn memory_bearing(checkpoint: &Checkpoint) -> Vec<String> {
             serde_json::Value::Object(map) => !map.is_empty(),
         })
         .map(|(key, _)| key)
-        .filter(|key| BEARING.iter().any(|part| key.contains(part)))
-        .filter(|key| !HARMLESS.contains(key) && !READ.contains(key))
+        .filter(|key| bears(key) && !checkpoint.asked().holds(key))
+        // A window that is stated not to be used.
+        .filter(|key| !(unused && *key == "sliding_window"))
         // A name is a stranger's text.
         .map(|key| key.chars().take(80).collect())
         .collect();

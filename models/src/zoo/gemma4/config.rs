@@ -76,6 +76,8 @@ pub(super) fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
     let softcap = fields.opt_within(key, Range::CAP)?;
     let own_embedding = count(fields, "hidden_size_per_layer_input")?;
     check_own_embedding("hidden_size_per_layer_input", own_embedding, sizes.layers)?;
+    // Without embeddings of layers their vocabulary says nothing.
+    fields.knows(&["vocab_size_per_layer_input"]);
     if own_embedding > 0 {
         let key = "vocab_size_per_layer_input";
         let own = fields.size(key, Some(sizes.vocab))?;
@@ -116,6 +118,7 @@ fn count(fields: &Fields<'_>, key: &str) -> Result<u32, ModelError> {
 
 fn moe(fields: &Fields<'_>) -> Result<Option<Moe>, ModelError> {
     if !fields.flag("enable_moe_block", false)? {
+        fields.knows(&["num_experts", "moe_intermediate_size", "expert_intermediate_size"]);
         return Ok(None);
     }
     let either = |keys: [&'static str; 2]| {

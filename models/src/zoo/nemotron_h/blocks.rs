@@ -42,6 +42,7 @@ impl<'a> Blocks<'a> {
     /// When it is another thing than a list of objects, or longer than any model.
     pub(super) fn of(fields: &Fields<'a>, key: &'static str) -> Result<Option<Self>, ModelError> {
         let Some(value) = fields.get(key) else { return Ok(None) };
+        fields.knows(&SIZES);
         let list: Option<Vec<_>> =
             value.as_array().and_then(|all| all.iter().map(Value::as_object).collect());
         match list {

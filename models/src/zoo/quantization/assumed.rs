@@ -12,7 +12,10 @@ use plimsoll_kernels::Format;
 use serde_json::Value;
 
 /// Formats that are stated in names.
-const NAMES: [&str; 10] = ["nvfp4", "mxfp4", "mxfp8", "fp8", "awq", "gptq", "w4a16", "int4", "4bit", "4-bit"];
+const NAMES: [&str; 16] = [
+    "nvfp4", "mxfp4", "mxfp8", "fp8", "awq", "gptq", "w4a16", "w8a16", "w8a8", "int4", "int8", "4bit",
+    "4-bit", "8bit", "8-bit", "bnb",
+];
 
 /// What the name of a bare configuration says of its weights.
 pub(super) fn of(checkpoint: &Checkpoint, fields: &Fields<'_>) -> Quantization {

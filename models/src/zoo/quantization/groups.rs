@@ -7,7 +7,7 @@ use plimsoll_kernels::Format;
 use regex::RegexBuilder;
 use serde_json::Value;
 
-/// `config_groups`, each a scheme and its targets; `ignore` stays plain.
+/// `config_groups`, each a scheme and its targets; `ignore` stays plain. Without groups it is of keys and values alone.
 pub(super) fn compressed_tensors(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     let ignored = strings(&format!("{key}.ignore"), block.get("ignore"))?
         .into_iter()
@@ -16,6 +16,14 @@ pub(super) fn compressed_tensors(key: &str, block: &Value) -> Result<Quantizatio
     let groups = block.get("config_groups").and_then(Value::as_object);
     let groups =
         groups.ok_or_else(|| ModelError::field(format!("{key}.config_groups"), "groups", "nothing"))?;
+    expect_dense(key, block)?;
+    if groups.is_empty() {
+        if block.get("kv_cache_scheme").is_none_or(Value::is_null) {
+            return Err(ModelError::field(format!("{key}.config_groups"), "groups", "nothing"));
+        }
+        let note = Some(format!("{key} states no groups of weights: priced plain"));
+        return Ok(Quantization { note, ..Quantization::default() });
+    }
     let (mut precise, mut rules) = (Vec::new(), Vec::new());
     for (name, group) in groups {
         let place = format!("{key}.config_groups.{name}");
@@ -23,7 +31,11 @@ pub(super) fn compressed_tensors(key: &str, block: &Value) -> Result<Quantizatio
         for (place, format) in [(key, block.get("format")), (place.as_str(), group.get("format"))] {
             check_format(place, format, scheme)?;
         }
-        for text in strings(&format!("{place}.targets"), group.get("targets"))? {
+        let targets = strings(&format!("{place}.targets"), group.get("targets"))?;
+        if targets.is_empty() {
+            return Err(ModelError::field(format!("{place}.targets"), "what it is of", "nothing"));
+        }
+        for text in targets {
             let pattern = target(key, text)?;
             // A module's own name goes before its class.
             if matches!(pattern, Pattern::Linear) { &mut rules } else { &mut precise }
@@ -32,6 +44,18 @@ pub(super) fn compressed_tensors(key: &str, block: &Value) -> Result<Quantizatio
     }
     precise.extend(rules);
     Ok(Quantization { ignored, rules: precise, ..Quantization::default() })
+}
+
+/// That no values are left out of what is stored: where some are, the rest has a form of its own.
+fn expect_dense(key: &str, block: &Value) -> Result<(), ModelError> {
+    let format = block.get("sparsity_config").and_then(|s| s.get("format")).filter(|v| !v.is_null());
+    match format.map(|value| (value.as_str(), value)) {
+        None | Some((Some("dense"), _)) => Ok(()),
+        Some((_, other)) => {
+            let what = format!("{key}.sparsity_config.format {}", shown(other));
+            Err(ModelError::unsupported(what, "dense is"))
+        }
+    }
 }
 
 /// That the name of how weights are stored, where there is one, is of the same format as the scheme.

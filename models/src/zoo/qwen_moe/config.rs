@@ -59,7 +59,7 @@ pub(super) struct Config {
 pub(super) fn from_config(checkpoint: &Checkpoint, family: Family) -> Result<Config, ModelError> {
     let fields = Fields::of(checkpoint)?;
     fields.activation("hidden_act", &SILU)?;
-    if fields.flag("use_sliding_window", false)? && fields.get("sliding_window").is_some() {
+    if fields.get("sliding_window").is_some() && fields.flag("use_sliding_window", false)? {
         return Err(ModelError::unsupported("use_sliding_window", "this family with full attention is"));
     }
     let heads = fields.size("num_attention_heads", None)?;
