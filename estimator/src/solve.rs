@@ -285,8 +285,8 @@ fn with_slots(geometry: &Geometry, slots: u32) -> Geometry {
     Geometry { slots, logit_rows, ..geometry.clone() }
 }
 
-/// Geometries near the one asked for that fit, each with one thing given up where that is enough: context, slots,
-/// chunk, KV format; else the smallest geometry with the longest context it allows.
+/// Geometries near the one asked for that fit, each with one thing given up where that is enough: snapshots, context,
+/// slots, chunk, KV format; else the smallest geometry with the longest context it allows.
 pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
     let model = solver.pricer.model();
     let asked = within_range(geometry);
@@ -302,6 +302,12 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
         }
     };
     offer(Some(asked.clone()));
+    // What is only kept for later is given up first: no answer changes with it.
+    let with = |snapshots| Geometry { priced: Priced { snapshots, ..asked.priced.clone() }, ..asked.clone() };
+    if asked.priced.snapshots > 0 {
+        let fewer = solver.largest(asked.priced.snapshots, Beside::at(solver, &asked), with);
+        offer(Some(fewer.unwrap_or_else(|| with(0))));
+    }
     offer(shorter(solver, &asked));
     offer(solver.largest_slots(&asked).filter(|g| g.slots < asked.slots));
     offer(solver.largest_chunk(&asked).filter(|g| g.prefill_chunk < asked.prefill_chunk).map(round_chunk));
@@ -325,7 +331,8 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
         let priced = Priced { images: Images::default(), ..asked.priced.clone() };
         offer(Some(Geometry { priced, ..asked.clone() }));
     }
-    let smallest = Geometry { slots: 1, logit_rows: 1, prefill_chunk: asked.prefill_chunk.min(32), ..asked };
+    let smallest =
+        Geometry { slots: 1, logit_rows: 1, prefill_chunk: asked.prefill_chunk.min(32), ..with(0) };
     offer(shorter(solver, &smallest));
     for kv in KvFormat::ALL {
         offer(shorter(solver, &Geometry { kv, prefill_chunk: 1, ..smallest.clone() }));
