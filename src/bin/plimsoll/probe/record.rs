@@ -402,7 +402,6 @@ fn differ(one: &Value, other: &Value) -> Vec<String> {
 
 /// The entries of a log, and the lines that are none: cut off, of another version, or somebody's. A whole line of ours that
 /// says something else than an entry does is an error.
-#[allow(clippy::type_complete)] // told once
 fn parse(held: &[u8]) -> Result<(Vec<Known>, Vec<usize>), (usize, String)> {
     let (mut events, mut bad) = (Vec::new(), Vec::new());
     for (text, line) in held.split(|&byte| byte == b'\n').zip(1..) {
