@@ -4,7 +4,7 @@
 mod commands;
 mod support;
 
-use commands::{code, document, golden, good, plimsoll, run, speaking, stderr};
+use commands::{code, document, golden, good, plimsoll, run, scratch, speaking, stderr};
 use serde_json::Value;
 
 /// Bytes below a pointer.
@@ -62,6 +62,119 @@ fn documents_have_what_is_held_and_what_came_back() {
     let (_, places) = unload.split_once("residue").unwrap();
     if cfg!(target_os = "linux") {
         assert!(places.contains("the process is larger by") && !places.contains('-'), "{unload}");
+    }
+}
+
+/// Every verb that loads says what came back, by one function.
+#[test]
+fn every_document_of_a_load_says_what_came_back() {
+    let model = speaking("memory-freed");
+    let (out, text) = (scratch("memory-freed-out").join("logits"), scratch("memory-freed-text").join("text"));
+    std::fs::write(&text, "Hello, hello, hello, hello, hello.").unwrap();
+    let (out, text) = (out.display().to_string(), text.display().to_string());
+    for args in [
+        vec!["chat", &model],
+        vec!["perplexity", &model, "--file", &text, "--window", "16"],
+        vec!["logits", &model, "--prompt", "Hello", "--out", &out],
+        vec!["bench", &model, "--lengths", "8,16", "-n", "1", "-r", "1"],
+    ] {
+        let found = good(&[&args[..], &["--json"]].concat());
+        assert_eq!(bytes(&found, "/freed/unload/released"), bytes(&found, "/bytes/total"), "{args:?}");
+        assert_eq!(found["freed"]["trim"]["by"], "trim", "{args:?}");
+    }
+}
+
+/// What was resolved of the limits stands in every report of rates, asked for or not.
+#[test]
+fn reports_for_people_echo_the_limits() {
+    let model = golden();
+    let small =
+        ["-p", "8", "-n", "1", "-r", "3", "--context", "64", "--memory", "1GB", "--cache-limit", "64kB"];
+    for more in [&[][..], &["--sweep", "chunk=16,32"], &["--requests", "2"], &["--tune", "--dry-run"]] {
+        let shown = run(&[&["bench", &model], &small[..], more].concat());
+        assert_eq!(code(&shown), 0, "{more:?}: {}", stderr(&shown));
+        let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let line = text.lines().find(|line| line.starts_with("limits ")).unwrap_or_else(|| panic!("{text}"));
+        for part in
+            ["1,000,000,000 bytes", "flag --memory", "64,000 bytes", "flag --cache-limit", "a buffer "]
+        {
+            assert!(line.contains(part), "{more:?}: {part}: {line}");
+        }
+    }
+}
+
+/// A refusal tells people too whether there is any use in asking again.
+#[test]
+fn refusals_say_how_long_they_hold() {
+    let of = |more: &[&str]| run(&[&["bench", &golden(), "-p", "8", "-n", "1"], more].concat());
+    let forbidden = of(&["--memory", "1000"]);
+    assert_eq!(code(&forbidden), 3);
+    assert!(stderr(&forbidden).contains("; permanent: asked again"), "{}", stderr(&forbidden));
+    let busy = of(&["--reserve", "9000TB"]);
+    assert_eq!(code(&busy), 3);
+    assert!(stderr(&busy).contains("; not permanent: it may be asked again"), "{}", stderr(&busy));
+}
+
+/// What a shell allows a process is a budget like any other. Drivers and allocators crash where it is used up, so nothing
+/// is begun that would do so: from no room for anything to enough of it there are refusals, and then answers.
+#[cfg(target_os = "linux")]
+mod ulimit {
+    use super::*;
+    use std::process::{Command, Output, Stdio};
+
+    fn under(flag: &str, kilobytes: u64, args: &[&str]) -> Output {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit {flag} {kilobytes} && exec \"$@\"");
+        command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_plimsoll")]).args(args);
+        for name in ["PLIMSOLL_MEMORY_LIMIT", "PLIMSOLL_RESERVE", "PLIMSOLL_CACHE_LIMIT"] {
+            command.env_remove(name);
+        }
+        command.env("PLIMSOLL_CACHE", "").stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn every_limit_is_an_answer(flag: &str) {
+        let model = speaking(&format!("ulimit{flag}"));
+        let args = ["run", &model, "-p", "Hello", "-n", "4", "--ignore-eos", "--context", "64", "--json"];
+        // More cores have more threads, and take more before anything is loaded.
+        let enough = [400_000, 1_200_000, 2_400_000, 4_800_000, 9_600_000];
+        let (enough, found) = enough
+            .into_iter()
+            .map(|kilobytes| (kilobytes, under(flag, kilobytes, &args)))
+            .find(|(_, output)| code(output) == 0)
+            .expect("there is a limit that is enough");
+        let found = document(&found);
+        let name = format!("ulimit {flag}");
+        assert_eq!(found["budget"]["source"], name.as_str(), "{}", found["budget"]);
+        // With 2 MB to spare it runs, and with too little it is refused.
+        let spare = u64::try_from(bytes(&found, "/budget/bytes") - bytes(&found, "/bytes/total")).unwrap();
+        let least = enough - spare / 1024;
+        let runs = under(flag, least + 2000, &args);
+        assert_eq!(code(&runs), 0, "{}", stderr(&runs));
+        assert_eq!(document(&runs)["overridden"], false);
+        let refused = under(flag, least - 2000, &args);
+        assert_eq!(code(&refused), 3, "{}", stderr(&refused));
+        assert!(stderr(&refused).contains(&format!("({name})")), "{}", stderr(&refused));
+        for step in 1..12 {
+            let output = under(flag, least * step / 12, &args);
+            assert!([3, 6].contains(&code(&output)), "{step}: {}", stderr(&output));
+            assert!(stderr(&output).contains(&name), "{step}: {}", stderr(&output));
+        }
+        // A benchmark opens a second device beside the first.
+        let bench = ["bench", &model, "-p", "8", "-n", "1", "-r", "1", "--context", "64", "--json"];
+        for step in 10..18 {
+            let output = under(flag, least * step / 12, &bench);
+            assert!([0, 3, 6].contains(&code(&output)), "{step}: {}", stderr(&output));
+        }
+    }
+
+    #[test]
+    fn every_limit_on_addresses_is_an_answer() {
+        every_limit_is_an_answer("-v");
+    }
+
+    #[test]
+    fn every_limit_on_data_is_an_answer() {
+        every_limit_is_an_answer("-d");
     }
 }
 

@@ -55,7 +55,10 @@ fn a_dry_run_and_the_preflight_load_nothing() {
     assert_eq!(code(&preflight), 0, "{}", stderr(&preflight));
     let checks = document(&preflight)["preflight"].clone();
     let names: Vec<&str> = checks.as_array().unwrap().iter().map(|c| c["check"].as_str().unwrap()).collect();
-    assert_eq!(names, ["free memory", "swap", "other processes", "address space"]);
+    let checks_of_all = ["free memory", "swap", "other processes", "address space"];
+    let operators = ["memory limit", "reserve", "retained"];
+    // Between them stands a control group, where there is one.
+    assert!(names.starts_with(&checks_of_all) && names.ends_with(&operators), "{names:?}");
     for check in checks.as_array().unwrap() {
         assert!(["ok", "fix", "ask"].contains(&check["state"].as_str().unwrap()), "{check}");
     }
@@ -70,6 +73,87 @@ fn a_dry_run_and_the_preflight_load_nothing() {
         assert!(line.contains("ask") && line.contains("8,192,000,000"), "{text}");
     }
     assert!(text.contains("model"), "{text}");
+}
+
+/// What the environment asks is checked before a probe of hours, and shown.
+#[test]
+fn the_preflight_reads_the_operators_settings() {
+    let with = |name: &str, value: &str| {
+        plimsoll().args(["probe", "--preflight", "--json"]).env(name, value).output().unwrap()
+    };
+    for name in ["PLIMSOLL_MEMORY_LIMIT", "PLIMSOLL_RESERVE", "PLIMSOLL_CACHE_LIMIT"] {
+        let wrong = with(name, "lots");
+        assert_eq!(code(&wrong), 2, "{}", stderr(&wrong));
+        assert!(stderr(&wrong).contains(name), "{}", stderr(&wrong));
+    }
+    for (name, check, state) in [
+        ("PLIMSOLL_MEMORY_LIMIT", "memory limit", "ask"),
+        ("PLIMSOLL_RESERVE", "reserve", "ask"),
+        ("PLIMSOLL_CACHE_LIMIT", "retained", "ok"),
+    ] {
+        let checks = document(&with(name, "1MiB"))["preflight"].clone();
+        let found = checks.as_array().unwrap().iter().find(|found| found["check"] == check).unwrap();
+        let says = found["says"].as_str().unwrap();
+        assert_eq!(found["state"], state, "{found}");
+        assert!(says.contains("1,048,576") && says.contains(&format!("environment {name}")), "{says}");
+    }
+    let others = document(&run(&["probe", "--preflight", "--json"]))["preflight"][2].clone();
+    if cfg!(target_os = "linux") {
+        assert!(others["says"].as_str().unwrap().starts_with("of the machine"), "{others}");
+    }
+}
+
+/// A reserve is the operator's word, and a probe does not step past it unless it is told to.
+#[test]
+fn the_reserve_holds_unless_somebody_insists() {
+    let flags = ["--max", "64", "--pause", "0", "--reserve", "9000TB"];
+    let dry = good(&[&flags[..], &["--dry-run"]].concat());
+    let found = good(&flags);
+    let run = &found["runs"][0];
+    if run["ended"]["why"] == "maximum" {
+        return; // No reading, so nothing to leave anybody.
+    }
+    assert_eq!(dry["steps"][0]["past_ceiling"], true, "{dry}");
+    assert_eq!((&run["ended"]["why"], &run["ended"]["gate"]), (&json!("refused"), &json!("budget")), "{run}");
+    assert!(run["ended"]["reason"].as_str().unwrap().contains("by flag --reserve"), "{run}");
+    let past = good(&[&flags[..], &["--insist"]].concat());
+    let step = &past["runs"][0]["steps"][0];
+    assert_eq!(step["exceeded"]["have"], 0, "{step}");
+}
+
+/// The end of what was asked is not the end of the machine.
+#[test]
+fn a_probe_that_ends_at_its_maximum_found_no_ceiling() {
+    let flags = ["--max", "128", "--pause", "0"];
+    let found = good(&flags);
+    assert_eq!(
+        (&found["runs"][0]["ceiling_found"], &found["runs"][0]["ceiling"]["gate"]),
+        (&json!(false), &Value::Null)
+    );
+    let dry = good(&[&flags[..], &["--dry-run"]].concat());
+    let memory = dry["steps"][0]["planned"].to_string();
+    let limited = good(&[&flags[..], &["--memory", &memory]].concat());
+    assert_eq!(limited["runs"][0]["ceiling_found"], true);
+    let shown = run(&["probe", &golden(), "--chunk", "32", "--step", "64", "--max", "64", "--pause", "0"]);
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(code(&shown) == 0 && text.contains("NO CEILING FOUND up to --max"), "{text}");
+}
+
+/// What drivers compile is in no rate, and is told.
+#[test]
+fn compiling_is_apart_from_every_rate() {
+    let found = good(&["--max", "128", "--pause", "0"]);
+    for step in found["runs"][0]["steps"].as_array().unwrap() {
+        let of = |name: &str| step[name].as_f64().unwrap();
+        assert!(of("compile_seconds") > 0.0 && of("warm_up_seconds") > 0.0, "{step}");
+        let rate = step["allocated"].as_f64().unwrap() / (of("load_seconds") + of("fill_seconds"));
+        assert!((of("bytes_per_second") / rate - 1.0).abs() < 1e-6, "{rate} {step}");
+        // A software driver compiles for longer than a tiny prompt takes.
+        assert!(
+            64.0 / of("prefill_tokens_per_second") < of("compile_seconds") + of("warm_up_seconds"),
+            "{step}"
+        );
+    }
 }
 
 #[test]
@@ -208,6 +292,74 @@ fn a_probe_goes_on_from_its_log() {
         let mut once = || document(&command.output().unwrap())["runs"][0]["resumed"].clone();
         assert_eq!((once(), once()), (json!(0), json!(1)), "{flag:?} {variable}");
     }
+}
+
+/// A log is gone on from for the very same model and program, as far as what it says can be; what is from it is marked.
+#[test]
+fn a_log_of_something_else_is_named_and_figures_that_cannot_be_are_errors() {
+    let folder = scratch("probe-log-of");
+    let model = folder.join("model");
+    std::fs::create_dir(&model).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(support::data("golden/llama").join(file), model.join(file)).unwrap();
+    }
+    let [name, log] = [&model, &folder.join("log")].map(|path| path.display().to_string());
+    let flags = ["--chunk", "32", "--step", "64", "--max", "64", "--pause", "0", "--log", &log];
+    let probe = |more: &[&str]| run(&[&["probe", &name], &flags[..], more].concat());
+    let first = probe(&["--json"]);
+    assert_eq!(document(&first)["log_not_used"], json!([]), "{}", stderr(&first));
+    let again = probe(&["--json"]);
+    assert_eq!(document(&again)["runs"][0]["from_log"], json!([64]));
+    let text = String::from_utf8_lossy(&probe(&[]).stdout).into_owned();
+    assert!(text.contains("context 64 (from the log): planned"), "{text}");
+
+    // Figures that nobody measured.
+    let whole = std::fs::read_to_string(&log).unwrap();
+    let line = 1 + whole.lines().position(|line| line.contains("\"passed\"")).unwrap();
+    for (field, to) in [
+        ("\"load_seconds\":", "-1.0,\"x\":"),
+        ("\"bytes_per_second\":", "-5e9,\"x\":"),
+        ("\"prefill_tokens_per_second\":", "NaN,\"x\":"),
+        ("\"decode_tokens_per_second\":", "null,\"x\":"),
+        ("\"planned\":", "1,\"x\":"),
+        ("\"planned\":", "-1,\"x\":"),
+        ("\"allocated\":", "1,\"x\":"),
+        ("\"filled\":", "999999999999,\"x\":"),
+        ("\"drift\":", "7.5,\"x\":"),
+    ] {
+        let lines = whole.lines().map(|text| match text.contains("\"passed\"") {
+            true => text.replacen(field, &format!("{field}{to}"), 1) + "\n",
+            false => format!("{text}\n"),
+        });
+        std::fs::write(&log, lines.collect::<String>()).unwrap();
+        let output = probe(&["--json"]);
+        assert_eq!(code(&output), 5, "{field}{to}: {}", stderr(&output));
+        assert!(stderr(&output).contains(&format!("line {line}: ")), "{field}{to}: {}", stderr(&output));
+    }
+    std::fs::write(&log, &whole).unwrap();
+
+    // Another file of weights, though it be of the same size, and another program.
+    let weights = model.join("model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::write(&weights, &bytes).unwrap();
+    let other = probe(&["--json"]);
+    let found = document(&other);
+    assert_eq!(found["runs"][0]["from_log"], json!([]), "{found}");
+    assert_eq!(found["log_not_used"][0]["differ"], json!(["files"]), "{}", found["log_not_used"]);
+    assert!(stderr(&other).contains("not the same files"), "{}", stderr(&other));
+    let version =
+        whole.replace(&format!("\"version\":\"{}\"", env!("CARGO_PKG_VERSION")), "\"version\":\"0.0.1\"");
+    assert_ne!(version, whole);
+    std::fs::write(&log, version).unwrap();
+    let found = document(&probe(&["--json"]));
+    assert_eq!(found["runs"][0]["resumed"], 0);
+    assert_eq!(
+        found["log_not_used"][0]["differ"],
+        json!(["files", "program.version"]),
+        "{}",
+        found["log_not_used"]
+    );
 }
 
 #[cfg(target_os = "linux")]

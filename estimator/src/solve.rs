@@ -351,8 +351,8 @@ fn with_slots(geometry: &Geometry, slots: u32) -> Geometry {
     Geometry { slots, logit_rows, ..geometry.clone() }
 }
 
-/// Geometries near the one asked for that fit, each with one thing given up where that is enough: context, slots,
-/// chunk, and last the formats of keys and values; else the smallest geometry with the longest context it allows.
+/// Geometries near the one asked for that fit, each with one thing given up where that is enough: snapshots, context,
+/// slots, chunk, and last the formats of keys and values; else the smallest geometry with the longest context it allows.
 pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
     let model = solver.pricer.model();
     let asked = within_range(geometry);
@@ -369,6 +369,12 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
         }
     };
     offer(Some(asked.clone()));
+    // What is only kept for later is given up first: no answer changes with it.
+    let with = |snapshots| Geometry { priced: Priced { snapshots, ..asked.priced.clone() }, ..asked.clone() };
+    if asked.priced.snapshots > 0 {
+        let fewer = solver.largest(1..=asked.priced.snapshots, Beside::at(solver, &asked), with);
+        offer(Some(fewer.unwrap_or_else(|| with(0))));
+    }
     offer(shorter(solver, &asked));
     offer(solver.largest_slots(&asked).filter(|g| g.slots < asked.slots));
     offer(solver.largest_chunk(&asked).filter(|g| g.prefill_chunk < asked.prefill_chunk).map(round_chunk));
@@ -401,7 +407,8 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
             offer(Some(Geometry { priced: Priced { images, ..asked.priced.clone() }, ..asked.clone() }));
         }
     }
-    let smallest = Geometry { slots: 1, logit_rows: 1, prefill_chunk: asked.prefill_chunk.min(32), ..asked };
+    let smallest =
+        Geometry { slots: 1, logit_rows: 1, prefill_chunk: asked.prefill_chunk.min(32), ..with(0) };
     offer(shorter(solver, &smallest));
     for kv in std::iter::once(pair).chain(others) {
         offer(shorter(solver, &Geometry { prefill_chunk: 1, ..smallest.clone() }.with_kv(kv)));

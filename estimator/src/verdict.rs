@@ -151,6 +151,14 @@ impl Lasts {
         let forbidden = budget.requested.is_some_and(|most| need > most.saturating_sub(budget.beside));
         if budget.derived.is_none() || forbidden { Self::Forever } else { Self::Reading }
     }
+
+    /// In words, to stand behind a reason.
+    pub const fn says(self) -> &'static str {
+        match self {
+            Self::Forever => "permanent: asked again, the answer is the same",
+            Self::Reading => "not permanent: it may be asked again when more is free",
+        }
+    }
 }
 
 /// A refusal, as a value. Nothing has been allocated or launched.
@@ -174,13 +182,13 @@ pub struct Refusal {
     pub lasts: Lasts,
     /// Geometries that fit, nearest first; empty when none does.
     pub nearest: Vec<Suggestion>,
-    /// The whole story in a sentence.
+    /// The whole story in a sentence, but how long it holds: that is said behind it where a refusal is shown.
     pub reason: String,
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
+        write!(f, "{}; {}", self.reason, self.lasts.says())
     }
 }
 

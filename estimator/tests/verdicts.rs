@@ -89,6 +89,31 @@ fn limits_refuse_too_and_suggest_what_fits() {
     assert_eq!(refusal.nearest[0].geometry(), Geometry { kv: KvFormat::F16, ..q8 });
 }
 
+/// Snapshots are only kept for later: fewer of them are offered before anything that answers need, as many as fit.
+#[test]
+fn fewer_snapshots_are_offered_first() {
+    let (_, model) = open("golden/nemotron_h");
+    let with = |snapshots| {
+        let mut geometry = Geometry { context: 64, ..Geometry::default_for(model.context_max) };
+        geometry.priced.snapshots = snapshots;
+        geometry
+    };
+    for (asked, room) in [(1000, 17), (1000, 0), (1, 0), (1000, 999)] {
+        let budget = total(&model, &with(room));
+        let refusal = judge(&model, &with(asked), budget).admitted().unwrap_err();
+        assert_eq!(refusal.nearest[0].geometry(), with(room), "{asked}");
+        for suggestion in &refusal.nearest {
+            let admitted = judge(&model, &suggestion.geometry(), budget).admitted().unwrap();
+            assert_eq!(admitted.plan().total(), suggestion.total);
+        }
+    }
+    // Where even none of them is too much, the smallest that fits has none.
+    let least = total(&model, &Geometry { context: 32, prefill_chunk: 1, logit_rows: 1, ..with(0) });
+    let refusal = judge(&model, &with(1000), least).admitted().unwrap_err();
+    assert_eq!(refusal.nearest.iter().map(|near| near.priced.snapshots).max(), Some(0), "{refusal}");
+    assert!(refusal.to_string().ends_with("permanent: asked again, the answer is the same"), "{refusal}");
+}
+
 #[test]
 fn insisting_is_marked() {
     let model = Toy::small().build();

@@ -1,13 +1,13 @@
 //! An open device: the one place where buffers are created and commands submitted, with the books of the former
 //! and the health of the latter.
 
-use crate::RuntimeError;
 use crate::adapters::{self, AdapterInfo, DeviceOptions};
 use crate::books::{Books, Buffer, Entry, Totals};
 use crate::faults::Faults;
 use crate::memory::MemoryReading;
 use crate::point::{Harm, Point};
 use crate::readings::MemoryFeed;
+use crate::{RuntimeError, rlimit};
 use plimsoll_kernels::{Limits, Profile, Tuned};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -43,6 +43,7 @@ struct Inner {
     faults: Faults,
     submits: AtomicU64,
     base: OnceLock<DeviceCounters>,
+    _alive: rlimit::Alive,
 }
 
 /// What wgpu counts by itself, apart from our books.
@@ -122,8 +123,9 @@ impl Device {
     /// Opens an adapter.
     ///
     /// # Errors
-    /// [`RuntimeError::NoAdapter`], [`RuntimeError::Open`], [`RuntimeError::Tuning`].
+    /// [`RuntimeError::Confined`], [`RuntimeError::NoAdapter`], [`RuntimeError::Open`], [`RuntimeError::Tuning`].
     pub fn open(options: &DeviceOptions) -> Result<Self, RuntimeError> {
+        let alive = rlimit::check()?;
         let (adapter, info) = adapters::choose(&options.adapter)?;
         let mut profile = info.profile(options);
         if let Some(tuned) = &options.tuning {
@@ -169,12 +171,14 @@ impl Device {
                 faults: Faults::default(),
                 submits: AtomicU64::new(0),
                 base: OnceLock::new(),
+                _alive: alive,
             }),
             used: Arc::new((options.clone(), profile)),
             load: 0,
             feed: None,
         };
         opened.wait_idle()?;
+        rlimit::settle()?;
         let _ = opened.inner.base.set(opened.counters());
         Ok(opened)
     }

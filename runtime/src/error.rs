@@ -1,8 +1,10 @@
 //! The one error type of this crate: what failed, where, what was expected and what was there.
 
 use crate::account::Account;
+use crate::memory::MemorySource;
 use crate::pool::NoRoom;
 use crate::request::Refused;
+use plimsoll_estimator::grouped;
 use plimsoll_estimator::verdict::Lasts;
 use plimsoll_kernels::TuningError;
 use plimsoll_models::ModelError;
@@ -47,6 +49,22 @@ pub enum RuntimeError {
         /// Its reason.
         reason: String,
     },
+    /// A limit on this process is too small for a driver to start; it would crash, so nothing was opened.
+    #[error(
+        "{by} leaves {} of its {} bytes, and opening an adapter takes about {}, most of them for the stacks and heaps of \
+         threads; nothing was opened",
+        grouped(*have), grouped(*limit), grouped(*need)
+    )]
+    Confined {
+        /// Which limit.
+        by: MemorySource,
+        /// Bytes that opening takes.
+        need: u64,
+        /// Those that are left.
+        have: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// Kernel variants that the adapter cannot have.
     #[error(transparent)]
     Tuning(#[from] TuningError),
@@ -58,7 +76,8 @@ pub enum RuntimeError {
     },
     /// Less memory is free than when the plan was admitted, and too little for it; nothing was allocated.
     #[error(
-        "the plan needs {need} bytes and there are {have} now ({source_of}); there were {then} when it was admitted"
+        "the plan needs {need} bytes and there are {have} now ({source_of}); there were {then} when it was admitted; {}",
+        lasts.says()
     )]
     NoRoom {
         /// Bytes of the plan.
@@ -206,6 +225,7 @@ impl RuntimeError {
             Self::Refused(_)
             | Self::EstimateOnly { .. }
             | Self::Limit { .. }
+            | Self::Confined { .. }
             | Self::Tuning(_)
             // The threads of a process are started once.
             | Self::Workers { .. }

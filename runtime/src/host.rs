@@ -89,13 +89,7 @@ fn parse_kills(text: &str) -> Option<u64> {
 
 /// Bytes of address space that this process may have (`ulimit -v`); `None` where it is not limited or nobody says.
 pub fn address_space() -> Option<u64> {
-    parse_address_space(&std::fs::read_to_string("/proc/self/limits").ok()?)
-}
-
-/// The soft limit in the text of `/proc/self/limits`.
-fn parse_address_space(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("Max address space"))?;
-    line.split_whitespace().next()?.parse().ok()
+    crate::rlimit::soft(&std::fs::read_to_string("/proc/self/limits").ok()?, "Max address space")
 }
 
 /// The largest processes other than this one, largest first; empty where nobody says.
@@ -138,12 +132,6 @@ mod tests {
             HostMemory::parse("MemTotal: 99999999999999999999 kB\nSwapTotal: x kB\n"),
             HostMemory::default()
         );
-
-        let limits =
-            |soft| format!("Limit  Soft Limit\nMax address space         {soft}   unlimited   bytes\n");
-        assert_eq!(parse_address_space(&limits("2147483648")), Some(2_147_483_648));
-        assert_eq!(parse_address_space(&limits("unlimited")), None);
-        assert_eq!(parse_address_space(""), None);
 
         assert_eq!(parse_kills("nr_free_pages 7\noom_kill 8\noom_kill_x 9\n"), Some(8));
         assert_eq!(parse_kills("oom_kill many\n"), None);

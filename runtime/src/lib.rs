@@ -38,6 +38,7 @@ pub mod readings;
 mod recording;
 mod recurrent;
 pub mod request;
+mod rlimit;
 pub mod rng;
 pub mod runtime;
 pub mod sampler;

@@ -1,8 +1,8 @@
 //! Readings of free memory: a value, where it comes from, when it was taken, and what it leaves out. No portable query
 //! exists, and a number of unknown origin is worse than none, so the answer may be "unknown".
 
-use crate::cgroup;
-use plimsoll_estimator::Reading;
+use crate::{cgroup, rlimit};
+use plimsoll_estimator::{Reading, grouped};
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -23,6 +23,12 @@ pub enum MemorySource {
     /// The same in version 2.
     #[serde(rename = "cgroup v2")]
     CgroupV2,
+    /// The limit on this process's addresses, less those it has and what a load takes beside its buffers.
+    #[serde(rename = "ulimit -v")]
+    AddressSpace,
+    /// The limit on this process's data, in the same way.
+    #[serde(rename = "ulimit -d")]
+    DataSize,
     /// Metal's recommended working set less what is allocated.
     #[serde(rename = "recommendedMaxWorkingSetSize")]
     MetalWorkingSet,
@@ -51,6 +57,9 @@ impl MemorySource {
                 "pages of files that were written and not saved",
                 "swap",
             ],
+            Self::AddressSpace | Self::DataSize => {
+                &["what this process has: programs, drivers, threads and buffers"]
+            }
             Self::MetalWorkingSet => &["what this process has allocated on the device"],
             Self::VideoMemoryInfo => &[
                 "what this process holds of the local segments",
@@ -68,6 +77,8 @@ impl fmt::Display for MemorySource {
             MemorySource::MemInfo => "/proc/meminfo",
             MemorySource::CgroupV1 => "cgroup v1",
             MemorySource::CgroupV2 => "cgroup v2",
+            MemorySource::AddressSpace => "ulimit -v",
+            MemorySource::DataSize => "ulimit -d",
             MemorySource::MetalWorkingSet => "recommendedMaxWorkingSetSize",
             MemorySource::VideoMemoryInfo => "QueryVideoMemoryInfo",
             MemorySource::Simulated => "simulated",
@@ -116,11 +127,31 @@ impl MemoryReading {
         Some(Reading { bytes: self.available?, source: self.named(), taken, excluded: self.excluded.clone() })
     }
 
-    /// Reads the machine's free memory now: what Linux says is available, or what a control group leaves of it.
+    /// Reads the machine's free memory now: what Linux says is available, or what a control group or a limit of this process
+    /// leaves of it.
     fn machine(root: &Path) -> Self {
         let values = std::fs::read_to_string(root.join("proc/meminfo")).ok();
         let values = values.and_then(|text| parse_mem_info(&text));
         let machine = Self::new(values, MemorySource::MemInfo);
+        let limits = rlimit::rooms(root).into_iter().map(|room| {
+            let beside = room.beside();
+            let left = Some((room.left.saturating_sub(beside), room.limit));
+            let mut reading = Self::new(left, room.source);
+            let beside = grouped(beside);
+            reading
+                .excluded
+                .push(format!("{beside} bytes for what a load takes beside its buffers, by measurements"));
+            reading
+        });
+        let least = |one: Self, other: Self| match (one.available, other.available) {
+            (Some(has), Some(leaves)) if has <= leaves => one,
+            _ => other,
+        };
+        limits.fold(Self::group(root, machine), least)
+    }
+
+    /// The machine, or what a control group leaves of it.
+    fn group(root: &Path, machine: Self) -> Self {
         match cgroup::tightest(root) {
             Some(room) if machine.available.is_none_or(|available| room.available < available) => {
                 let source = if room.version == 1 { MemorySource::CgroupV1 } else { MemorySource::CgroupV2 };
@@ -264,6 +295,23 @@ mod tests {
         // A group that has more left than the machine limits nothing.
         write("cg/job/memory.max", "60000");
         assert_eq!((read().available, read().source), (Some(8192), MemorySource::MemInfo));
+        // Nor has the machine more than the shell allows this process, of which a load takes a part beside its buffers.
+        write("proc/meminfo", "MemTotal: 1600000 kB\nMemAvailable: 800000 kB\n");
+        write("cg/job/memory.max", "max");
+        write("proc/self/status", "VmSize: 100000 kB\nVmData: 50000 kB\n");
+        let limits = |space: &str, data: &str| {
+            let lines = [("address space", space), ("data size", data)];
+            let lines = lines.map(|(name, soft)| format!("Max {name}    {soft}   unlimited   bytes\n"));
+            write("proc/self/limits", &lines.concat());
+            (read().available, read().named())
+        };
+        assert_eq!(limits("unlimited", "unlimited").1, "/proc/meminfo");
+        assert_eq!(limits("512000000", "unlimited"), (Some(409_600_000 - (96 << 20)), "ulimit -v".into()));
+        assert_eq!(read().total, Some(512_000_000));
+        assert!(read().excluded.iter().any(|what| what.contains("100,663,296")), "{:?}", read().excluded);
+        assert_eq!(limits("512000000", "300000000"), (Some(248_800_000 - (192 << 20)), "ulimit -d".into()));
+        assert_eq!(limits("1", "unlimited"), (Some(0), "ulimit -v".into()));
+        assert_eq!(limits("9223372036854775807", "unlimited").1, "/proc/meminfo");
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -140,8 +140,7 @@ pub fn forget_peak() -> bool {
 }
 
 /// A line of `/proc/self/status`, in bytes.
-#[cfg(any(target_os = "linux", target_os = "android", test))]
-fn line(status: &str, name: &str) -> Option<u64> {
+pub(crate) fn line(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }

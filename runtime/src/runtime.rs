@@ -129,7 +129,10 @@ impl Runtime {
         let before = Moment::take(&device);
         let buffers = Buffers::create(&device, plan)?;
         account::check(&device, plan, 0)?;
-        let (total, shared) = (plan.kernels.len(), Mutex::new(&mut *progress));
+        let total = plan.kernels.len();
+        // Said before the first, too: what compiling takes is told from what the buffers took.
+        progress(LoadProgress::Pipelines { done: 0, total });
+        let shared = Mutex::new(&mut *progress);
         let pipelines = Pipelines::compile(&device, &plan.kernels, |done| {
             if let Ok(mut progress) = shared.lock() {
                 progress(LoadProgress::Pipelines { done, total });

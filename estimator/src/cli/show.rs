@@ -355,6 +355,7 @@ fn verdict(report: &Report, text: &mut String) {
         return;
     };
     let _ = writeln!(text, "verdict   {} ({}): {}", report.verdict, refusal.broke, refusal.reason);
+    let _ = writeln!(text, "lasts     {}", refusal.lasts.says());
     // The operator's own limit is no device's.
     let least = report.limits.iter().any(|l| l.what == refusal.broke && l.won == Won::Derived);
     if report.profile == "webgpu-default" && least {
@@ -374,10 +375,12 @@ fn nearest(report: &Report, text: &mut String) {
         return;
     };
     let mut header = vec!["that fits: context", "slots", "chunk", "KV", "bytes", ""];
-    let (drafts, images) = (report.geometry.draft_depth > 0, report.geometry.images > 0);
+    let asked = &report.geometry;
+    let (drafts, images, snapshots) = (asked.draft_depth > 0, asked.images > 0, asked.snapshots > 0);
     header.extend(drafts.then_some("drafts"));
     header.extend(images.then_some("images"));
-    let mut nearest = table(&header, &[0, 1, 2, 4, 5, 6, 7]);
+    header.extend(snapshots.then_some("snapshots"));
+    let mut nearest = table(&header, &[0, 1, 2, 4, 5, 6, 7, 8]);
     for s in suggestions {
         let mut row = vec![
             grouped(s.context.into()),
@@ -389,6 +392,7 @@ fn nearest(report: &Report, text: &mut String) {
         ];
         row.extend(drafts.then(|| s.draft_depth.to_string()));
         row.extend(images.then(|| s.priced.images.count.to_string()));
+        row.extend(snapshots.then(|| s.priced.snapshots.to_string()));
         nearest.add_row(row);
     }
     let _ = write!(text, "{nearest}\nnearest:{}", flags(first, report));

@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     if args.output.json {
-        let mut document = load::facts(session.engine(), &args.machine)?;
+        let mut document = load::end(session.into_engine(), &args.machine, &args.output)?;
         document["schema"] = json!(1);
         document["messages"] = json!(talk.messages);
         document["failed"] = json!(talk.failed);

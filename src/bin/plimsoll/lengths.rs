@@ -47,7 +47,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     if args.output.json {
-        let mut document = load::facts(&engine, &args.machine)?;
+        let mut document = load::end(engine, &args.machine, &args.output)?;
         document["schema"] = json!(1);
         document["new_tokens"] = json!(args.new_tokens);
         document["repetitions"] = json!(args.repetitions);
@@ -55,7 +55,6 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
         document["resident_after_load"] = json!(loaded);
         document["device_before"] = device(&before.0, before.1);
         document["lengths"] = rows.iter().map(document_of).collect();
-        document["freed"] = load::freed(&load::unload(engine));
         return Ok(output::document(&document)?);
     }
     let header =
@@ -73,7 +72,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
     }
     let g = &engine.plan().geometry;
     Ok(output::print(format_args!(
-        "{} ({}) on {}: context {}, chunk {}, KV {}; {} of each length, {} new tokens; kernel variants: {}\n{table}\n\
+        "{} ({}) on {}: context {}, chunk {}, KV {}; {} of each length, {} new tokens; kernel variants: {}\n{}\n{table}\n\
          process peak: most resident bytes while the length ran, {} after the load; allocations: device buffers\n\
          created since the load\n{}\n",
         engine.plan().model.name,
@@ -85,6 +84,7 @@ pub fn run(args: &Args, lengths: &[u32]) -> Result<(), Failure> {
         output::count(args.repetitions as usize, "repetition"),
         args.new_tokens,
         engine.plan().profile.tuned_by,
+        load::limits(&engine, &args.machine.policy()?.cache_limit()),
         loaded.map_or("unknown".to_owned(), grouped),
         account::table(&engine.stepper().account()),
     ))?)

@@ -194,7 +194,19 @@ pub fn prefill_bar(total: u64) -> ProgressBar {
     bar
 }
 
-/// What documents say of the machine, of what the operator asked of it, and of the plan on it.
+/// What documents say at the end of a verb: of the machine, of what the operator asked of it, of the plan on it, and of
+/// what came back when all of it was given back, which `-v` says in words.
+pub fn end(engine: Engine<Runtime>, machine: &MachineArgs, out: &Output) -> Result<Value, Failure> {
+    let mut document = facts(&engine, machine)?;
+    let [trim, unload] = unload(engine);
+    if out.verbose > 0 {
+        output::note(format_args!("{trim}\n{unload}"));
+    }
+    document["freed"] = json!({ "trim": trim, "unload": unload });
+    Ok(document)
+}
+
+/// The same of an engine that goes on.
 pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, Failure> {
     let runtime = engine.stepper();
     let (plan, device) = (engine.plan(), runtime.device());
@@ -217,15 +229,15 @@ pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, F
     }))
 }
 
+/// What was resolved of every limit for what is loaded, in a line.
+pub fn limits(engine: &Engine<Runtime>, cache: &CacheLimit) -> String {
+    show::limits(engine.plan(), engine.stepper().admitted().budget(), cache)
+}
+
 /// Gives everything back: what is retained, then the model. Answers what came of either.
 pub fn unload(mut engine: Engine<Runtime>) -> [Freed; 2] {
     let trimmed = engine.trim_reported();
     [trimmed, engine.into_stepper().unload_reported().1]
-}
-
-/// Both as documents have them.
-pub fn freed([trim, unload]: &[Freed; 2]) -> Value {
-    json!({ "trim": trim, "unload": unload })
 }
 
 /// Logit rows a step so that scoring many positions is fast and their bytes stay moderate.

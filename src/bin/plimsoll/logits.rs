@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let rows = collect(&mut engine, ids, args.positions, new)?;
     write(args, vocab, &rows)?;
     if args.output.json {
-        let mut document = load::facts(&engine, &args.machine)?;
+        let mut document = load::end(engine, &args.machine, &args.output)?;
         document["schema"] = json!(1);
         document["out"] = json!(args.out);
         document["token_ids"] = json!(rows.ids);

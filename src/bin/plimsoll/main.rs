@@ -28,6 +28,9 @@ use std::process::ExitCode;
 /// Prices a language model to the byte, then refuses it or runs it; after the load nothing is allocated again.
 ///
 /// Exit codes: 0 done or fits, 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file, 6 device error.
+///
+/// SIGINT, SIGTERM and SIGHUP end every verb at once, by that signal: text that was printed stays, JSON documents are whole
+/// or not there, and the system takes back all memory. A probe takes its step's process with it, and goes on from its --log.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll", version, max_term_width = 110)]
 struct Cli {
@@ -54,6 +57,9 @@ enum Verb {
     Bench(bench::Args),
     /// Finds the machine's real ceiling: larger and larger contexts, each loaded, touched and checked in a process of its
     /// own, at two rates
+    ///
+    /// What was derived of the machine is stepped past. --memory and --reserve hold, unless there is --insist. A probe that
+    /// reaches --max before any limit says that it found no ceiling, and its exit code is 0.
     Probe(probe::Args),
     /// Writes the logits of a sequence to a safetensors file
     Logits(logits::Args),

@@ -192,7 +192,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     bar.finish_and_clear();
-    let mut document = load::facts(&engine, &args.machine)?;
+    let name = engine.plan().model.name.clone();
+    let mut document = load::end(engine, &args.machine, &args.output)?;
     document["schema"] = json!(1);
     document["mean_nll"] = json!(score.mean_nll());
     document["scored_tokens"] = json!(score.tokens);
@@ -205,7 +206,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.output.json || !std::io::stdout().is_terminal() {
         return Ok(output::document(&document)?);
     }
-    Ok(output::print(format_args!("{}\n", table(&engine.plan().model.name, &rule, parts.len(), &score)))?)
+    Ok(output::print(format_args!("{}\n", table(&name, &rule, parts.len(), &score)))?)
 }
 
 /// The score for people.

@@ -136,13 +136,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.output.verbose > 0 {
         output::note(format_args!("{}", session.engine().telemetry()));
     }
-    let facts = args.output.json.then(|| load::facts(session.engine(), &args.machine)).transpose()?;
-    let freed = load::unload(session.into_engine());
-    if args.output.verbose > 0 {
-        output::note(format_args!("{}\n{}", freed[0], freed[1]));
-    }
-    if let Some(mut document) = facts {
-        document["freed"] = load::freed(&freed);
+    let mut document = load::end(session.into_engine(), &args.machine, &args.output)?;
+    if args.output.json {
         document["schema"] = json!(1);
         document["text"] = json!(text);
         document["prompt_ids"] = json!(ids);

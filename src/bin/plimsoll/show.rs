@@ -7,6 +7,19 @@ use plimsoll::estimator::plan::Segment;
 use plimsoll::{Budget, CacheLimit, Device, Plan};
 use std::fmt::Write;
 
+/// What was resolved of every limit, in a line: what a figure is worth depends on it.
+pub fn limits(plan: &Plan, budget: Option<&Budget>, cache: &CacheLimit) -> String {
+    let words = |line: String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let of = &plan.profile.limits;
+    format!(
+        "limits    {}; {}; a buffer {}, a binding {}",
+        words(budget_line(budget.map(|b| (b.bytes, b.source.as_str())))),
+        words(cache_line(cache)),
+        human(of.max_buffer_size),
+        human(of.max_storage_buffer_binding_size),
+    )
+}
+
 /// The admitted plan: bytes per segment.
 pub fn plan(plan: &Plan, device: &Device, budget: Option<&Budget>, cache: &CacheLimit) -> String {
     let g = &plan.geometry;

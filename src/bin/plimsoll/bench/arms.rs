@@ -22,7 +22,7 @@ pub const FEWEST: u32 = 3;
 pub struct Arm {
     pub label: String,
     geometry: Geometry,
-    cache_limit: CacheLimit,
+    pub cache_limit: CacheLimit,
     /// By measure, a value for each round.
     pub measures: [Vec<f64>; 2],
     /// Of the process after each turn, where the system says.

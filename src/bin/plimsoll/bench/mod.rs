@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let device = engine.stepper().device();
     let account = engine.stepper().account();
     if args.output.json {
-        let mut document = load::facts(&engine, &args.machine)?;
+        let mut document = load::end(engine, &args.machine, &args.output)?;
         document["schema"] = json!(1);
         document["prompt_tokens"] = json!(args.prompt_tokens);
         document["new_tokens"] = json!(args.new_tokens);
@@ -146,7 +146,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         document["prefill_fraction_of_flops"] = json!(fractions.0);
         document["decode_fraction_of_read"] = json!(fractions.1);
         document["reserved_bytes"] = json!(account.reserved.figure.bytes);
-        document["freed"] = load::freed(&load::unload(engine));
         return Ok(output::document(&document)?);
     }
     let plan = engine.plan();
@@ -160,7 +159,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         table.add_row([name, format!("{:.2}", median(rates)), format!("{least:.2}"), format!("{most:.2}")]);
     }
     output::print(format_args!(
-        "{} ({}) on {}: context {}, chunk {}, KV {}; {}; kernel variants: {}\n{table}\n",
+        "{} ({}) on {}: context {}, chunk {}, KV {}; {}; kernel variants: {}\n{}\n{table}\n",
         plan.model.name,
         plan.model.architecture,
         device.info().name,
@@ -169,6 +168,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         g.kv,
         output::count(args.repetitions as usize, "repetition"),
         plan.profile.tuned_by,
+        load::limits(&engine, &args.machine.policy()?.cache_limit()),
     ))?;
     output::print(format_args!(
         "ceilings of this adapter in this run: reading {:.1} GB/s, multiply-adds {:.1} GFLOP/s\n\

@@ -4,7 +4,7 @@ use super::Args;
 use super::arms::{Arm, Workload, comparisons};
 use super::stats::{range, shown};
 use crate::output::{self, median};
-use crate::show;
+use crate::{load, show};
 use plimsoll::estimator::cli::bytes::{grouped, human};
 use plimsoll::{Engine, Runtime};
 use std::fmt::Write;
@@ -35,6 +35,10 @@ pub fn text(args: &Args, arms: &[Arm], workload: &Workload, engine: Option<&Engi
         ),
     };
     let _ = writeln!(text, "; {}, arms in turn", output::count(args.repetitions as usize, "round"));
+    if let Some((engine, arm)) = engine.zip(arms.last()) {
+        // What is retained may be what the arms differ in, and is in the table then.
+        let _ = writeln!(text, "{}", load::limits(engine, &arm.cache_limit));
+    }
     let measures = workload.measures();
     let name = args.sweep.as_ref().map_or("", |sweep| sweep.setting.name());
     let header = [

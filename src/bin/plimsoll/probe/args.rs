@@ -40,8 +40,8 @@ pub struct Args {
     /// 0.005 for f32, 0.02 for f16, 0.06 for q8_0; three times that with routed experts]
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub tolerance: Option<f64>,
-    /// Write down what happens, one JSON object a line, and go on from what stands there for the same model, machine and
-    /// limits
+    /// Write down what happens, one JSON object a line, and go on from what stands there for the same files, program, machine,
+    /// geometry and limits; what is of others is named and not used, and figures that cannot be are an error
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Print the steps with their planned bytes, and load nothing

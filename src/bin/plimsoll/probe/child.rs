@@ -5,15 +5,18 @@ use super::Args;
 use super::record::{Anchor, Ended, Exceeded, Memory, Seen, Step};
 use super::validate::{self, Trouble};
 use crate::failure::Failure;
-use crate::{load, output};
+use crate::output;
 use plimsoll::estimator::verdict::Broke;
 use plimsoll::runtime::process::forget_peak;
 use plimsoll::runtime::{MemoryReading, RuntimeError};
-use plimsoll::{Admitted, Budget, Device, DeviceOptions, Error, Geometry, Opened, Plan, Refusal};
+use plimsoll::{
+    Admitted, Budget, Device, DeviceOptions, Error, Geometry, LoadProgress, MemoryPolicy, Opened, Plan,
+    Refusal,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::BufRead;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a parent asks for, on standard input.
 #[derive(Debug, Serialize, Deserialize)]
@@ -85,8 +88,7 @@ fn step(args: &Args, order: &Order, stage: &mut &'static str) -> Result<Step, St
         say(&Line::At(at.to_owned()))
     };
     reach("opening")?;
-    let ceiling = args.machine.ceiling()?;
-    let requested = ceiling.as_ref().map(|(bytes, setting)| (*bytes, setting.as_str()));
+    let policy = args.machine.policy()?;
     let opened = args.model.open()?;
     let mut options = args.machine.options();
     let mut geometry =
@@ -100,31 +102,38 @@ fn step(args: &Args, order: &Order, stage: &mut &'static str) -> Result<Step, St
         if order.reference { Device::open(&options)? } else { args.machine.adapter.open(&options)? };
     reach("admitting")?;
     let before = device.memory();
-    let budget = args.machine.policy()?.budget(plimsoll::reading(&before));
-    let (admitted, exceeded) = admit(&opened, &geometry, &device, budget, requested, args.machine.insist)?;
+    let budget = policy.budget(plimsoll::reading(&before));
+    let word = if args.machine.insist { None } else { word(&policy, budget.as_ref()) };
+    let (admitted, exceeded) = admit(&opened, &geometry, &device, budget, word.as_ref())?;
     let planned = admitted.plan().total();
 
     reach("loading")?;
     forget_peak();
     let start = Instant::now();
-    let ready =
-        load::Ready { device: device.clone(), admitted, cache_limit: args.machine.policy()?.cache_limit() };
-    let out_of_memory = |failure: Failure| match failure {
-        Failure::Plimsoll(Error::Runtime(error @ RuntimeError::OutOfMemory { .. })) => {
+    let mut compiling = Compiling::default();
+    let out_of_memory = |error: Error| match error {
+        Error::Runtime(error @ RuntimeError::OutOfMemory { .. }) => {
             Stop::OutOfMemory(error, Box::new(before))
         }
-        other => Stop::Failed(other),
+        other => Stop::Failed(other.into()),
     };
-    let (mut engine, load_time) = ready.engine(&opened).map_err(out_of_memory)?;
+    let loaded = opened.load_engine(device.clone(), admitted, &mut |progress| compiling.see(progress));
+    let mut engine = loaded.map_err(out_of_memory)?;
+    engine.set_cache_limit(policy.cache_limit().bytes);
+    let (whole, compile_time) = (start.elapsed(), compiling.time);
+    let load_time = whole.saturating_sub(compile_time);
     let created = device.totals().created;
     reach("touching")?;
     let filling = Instant::now();
     let filled = engine.stepper_mut().fill(u64::from(order.context))?;
-    let (fill_time, whole) = (filling.elapsed(), start.elapsed());
+    let fill_time = filling.elapsed();
 
     reach("validating")?;
     let tolerance = args.tolerance.unwrap_or_else(|| validate::tolerance(geometry.kv, &opened.model));
     let tokens = args.validate.tokens(order.context);
+    let warming = Instant::now();
+    validate::warm_up(&mut engine, tokens)?;
+    let warm_up_time = warming.elapsed();
     let said = match validate::run(&mut engine, args.validate, tokens, &order.anchors, tolerance) {
         Ok(said) => said,
         Err(Trouble::Wrong(what)) => return Err(Stop::Wrong(what)),
@@ -150,8 +159,10 @@ fn step(args: &Args, order: &Order, stage: &mut &'static str) -> Result<Step, St
         budget: engine.stepper().admitted().budget().cloned(),
         exceeded,
         load_seconds: load_time.as_secs_f64(),
+        compile_seconds: compile_time.as_secs_f64(),
         fill_seconds: fill_time.as_secs_f64(),
-        bytes_per_second: account.total.allocated as f64 / whole.as_secs_f64().max(1e-9),
+        warm_up_seconds: warm_up_time.as_secs_f64(),
+        bytes_per_second: account.total.allocated as f64 / (load_time + fill_time).as_secs_f64().max(1e-9),
         prefill_tokens_per_second: said.prefill_tokens_per_second,
         decode_tokens_per_second: said.decode_tokens_per_second,
         checked: said.checked,
@@ -162,15 +173,39 @@ fn step(args: &Args, order: &Order, stage: &mut &'static str) -> Result<Step, St
     })
 }
 
+/// What the compiling of pipelines takes of a load.
+#[derive(Default)]
+struct Compiling {
+    since: Option<Instant>,
+    time: Duration,
+}
+
+impl Compiling {
+    fn see(&mut self, progress: LoadProgress<'_>) {
+        if let LoadProgress::Pipelines { .. } = progress {
+            self.time = self.since.get_or_insert_with(Instant::now).elapsed();
+        }
+    }
+}
+
+/// What the operator said of memory, apart from what was only read of the machine: a ceiling, and a reserve, which is one
+/// on the reading. A probe steps past the rest.
+pub fn word(policy: &MemoryPolicy, budget: Option<&Budget>) -> Option<Budget> {
+    match (policy.reserve(), policy.memory()) {
+        (Some(reserve), _) if reserve.bytes > 0 => budget.cloned(),
+        (_, Some(ceiling)) => Some(Budget::flag(ceiling.bytes, &ceiling.name)),
+        _ => None,
+    }
+}
+
 /// Admits a geometry, past what was derived of the machine: what it really does is what a probe is for. The operator's
-/// own ceiling holds unless there is `--insist`, and a plan that breaks the adapter's limits cannot be made.
+/// `word` holds, which there is none of with `--insist`, and a plan that breaks the adapter's limits cannot be made.
 fn admit(
     opened: &Opened,
     geometry: &Geometry,
     device: &Device,
     budget: Option<Budget>,
-    requested: Option<(u64, &str)>,
-    insist: bool,
+    word: Option<&Budget>,
 ) -> Result<(Admitted, Option<Exceeded>), Failure> {
     let profile = device.profile();
     let refusal = match opened.admit(geometry, profile, budget.as_ref()) {
@@ -178,8 +213,8 @@ fn admit(
         Err(Error::Refused(refusal)) if refusal.broke == Broke::Total => refusal,
         Err(other) => return Err(other.into()),
     };
-    if let Some((bytes, setting)) = requested.filter(|_| !insist) {
-        opened.admit(geometry, profile, Some(&Budget::flag(bytes, setting)))?;
+    if word.is_some() {
+        opened.admit(geometry, profile, word)?;
     }
     let exceeded = Exceeded {
         need: refusal.need,

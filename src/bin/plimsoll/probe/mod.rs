@@ -4,6 +4,7 @@
 
 mod args;
 mod child;
+mod identity;
 mod parent;
 mod preflight;
 mod record;
@@ -22,8 +23,8 @@ use parent::Watch;
 use plimsoll::estimator::cli::estimate::warnings;
 use plimsoll::runtime::adapters::AdapterKind;
 use plimsoll::runtime::host::{self, HostMemory};
-use plimsoll::{Geometry, Opened, Plan, Profile};
-use record::{Anchor, Ended, Event, Log, Step};
+use plimsoll::{Budget, Geometry, Opened, Plan, Profile};
+use record::{Anchor, Ended, Event, Foreign, Log, Step};
 use report::Run;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -44,6 +45,8 @@ struct Probe<'a> {
     cache_limit: Value,
     /// Bytes left to others, and the setting that says so.
     reserve: Option<(u64, String)>,
+    /// What the operator's word amounts to now: no step goes past it, unless there is `--insist`.
+    word: Option<Budget>,
     geometry: Geometry,
     first: u32,
     last: u32,
@@ -72,6 +75,19 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let told = probe.warnings();
     told.iter().for_each(|warning| output::note(format_args!("plimsoll: {warning}")));
     let mut log = Log::open(args.log.as_deref())?;
+    let keys: Vec<Value> =
+        args.pause.iter().map(|&pause| Some(pause)).chain([None]).map(|pause| probe.key(pause)).collect();
+    let foreign = log.foreign(&keys);
+    if let (Some(path), false) = (&args.log, foreign.is_empty()) {
+        for Foreign { entries, differ } in &foreign {
+            output::note(format_args!(
+                "plimsoll: {}: {} of another measurement, not used: not the same {}",
+                path.display(),
+                output::count(*entries, "entrie"),
+                differ.join(", ")
+            ));
+        }
+    }
     let mut runs = Vec::new();
     // What is known to be right, by position: every step is held against all of it.
     let mut anchors = Vec::new();
@@ -94,6 +110,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.output.json {
         let mut document = probe.document();
         document["runs"] = json!(runs);
+        document["log_not_used"] = json!(foreign);
         document["warnings"] = json!(told);
         if let Some(failure) = &failed {
             document["error"] = json!({"exit_code": failure.code(), "message": failure.message()});
@@ -136,6 +153,7 @@ impl<'a> Probe<'a> {
             args,
             ceiling,
             cache_limit: json!(policy.cache_limit()),
+            word: child::word(&policy, policy.budget(plimsoll::reading(&device.memory())).as_ref()),
             reserve: policy.reserve().map(|reserve| (reserve.bytes, reserve.name.clone())),
             first,
             last,
@@ -185,12 +203,15 @@ impl<'a> Probe<'a> {
     fn key(&self, pause: Option<Duration>) -> Value {
         let checkpoint = &self.opened.checkpoint;
         let path = checkpoint.path();
+        let program = std::env::current_exe().map(|path| identity::of(&path)).unwrap_or_default();
         let bytes = checkpoint.tensors().map(|tensor| tensor.bytes).fold(0, u64::saturating_add);
         let document = self.document();
         json!({
             "model": document["model"],
             "path": path.canonicalize().unwrap_or(path.to_owned()),
             "bytes": bytes,
+            "files": identity::files(path),
+            "program": {"version": env!("CARGO_PKG_VERSION"), "file": program},
             "adapter": self.adapter,
             "geometry": document["geometry"],
             "limits": document["limits"],
@@ -211,8 +232,8 @@ impl<'a> Probe<'a> {
             let (step, text) = match Plan::new(&self.opened.model, &self.at(context), &self.profile) {
                 Ok(plan) => {
                     let (total, peak) = (plan.total(), plan.load_peak());
-                    let over = self.ceiling.as_ref().filter(|(most, _)| total > *most);
-                    let past = over.map_or(String::new(), |(_, setting)| format!(", past the {setting}"));
+                    let over = self.word.as_ref().filter(|word| total > word.bytes);
+                    let past = over.map_or(String::new(), |word| format!(", past the {}", word.source));
                     (
                         json!({"context": context, "planned": total, "load_peak": peak, "past_ceiling": over.is_some()}),
                         format!(
@@ -251,7 +272,7 @@ impl<'a> Probe<'a> {
         begun: &mut bool,
     ) -> Result<Run, Failure> {
         let key = self.key(Some(pause));
-        let (mut steps, mut resumed) = (Vec::new(), 0);
+        let (mut steps, mut from_log) = (Vec::new(), Vec::new());
         let mut ended = None;
         if anchors.is_empty() {
             match self.reference(log)? {
@@ -263,9 +284,9 @@ impl<'a> Probe<'a> {
             if ended.is_some() {
                 break;
             }
-            let result = match recorded(log, &key, context) {
+            let result = match self.recorded(log, &key, context)? {
                 Some(result) => {
-                    resumed += 1;
+                    from_log.push(context);
                     result
                 }
                 None => {
@@ -277,7 +298,7 @@ impl<'a> Probe<'a> {
             };
             match result {
                 Ok(step) => {
-                    self.show(&step)?;
+                    self.show(&step, from_log.contains(&context))?;
                     let swapped = self.watch.swapped(&step.seen);
                     anchors.extend(step.anchors.iter().cloned());
                     if swapped {
@@ -299,12 +320,27 @@ impl<'a> Probe<'a> {
             let most = format!("{} tokens are the most", grouped(self.last.into()));
             Ended::plain("maximum", self.last, None, most)
         });
-        Ok(Run::new(pause, steps, ended, resumed, &self.limits))
+        Ok(Run::new(pause, steps, ended, from_log, &self.limits))
     }
 
-    fn show(&self, step: &Step) -> Result<(), Failure> {
+    /// What the log says of a step, as far as it can be.
+    fn recorded(&self, log: &Log, key: &Value, context: u32) -> Result<Option<Result<Step, Ended>>, Failure> {
+        let Some((line, result)) = recorded(log, key, context) else { return Ok(None) };
+        if let Ok(step) = &result {
+            let wrong = match Plan::new(&self.opened.model, &self.at(context), &self.profile) {
+                Ok(plan) => step.impossible(plan.total()),
+                Err(why) => Some(format!("context {context}: it has no plan: {why}")),
+            };
+            if let Some(why) = wrong {
+                return Err(log.impossible(line, &why));
+            }
+        }
+        Ok(Some(result))
+    }
+
+    fn show(&self, step: &Step, recorded: bool) -> Result<(), Failure> {
         if !self.args.output.json {
-            output::print(format_args!("{}\n", report::line(step)))?;
+            output::print(format_args!("{}\n", report::line(step, recorded)))?;
         }
         if self.args.output.verbose > 0 {
             output::note(format_args!("{}", table_of(&step.account)));
@@ -316,12 +352,15 @@ impl<'a> Probe<'a> {
     /// wrong with it.
     fn reference(&self, log: &mut Log) -> Result<Result<Vec<Anchor>, Ended>, Failure> {
         let key = self.key(None);
-        let known = log.under(&key).find_map(|event| match event {
-            Event::Reference { anchors } => Some(anchors.clone()),
+        let known = log.under(&key).find_map(|(line, event)| match event {
+            Event::Reference { anchors } => Some((line, anchors.clone())),
             _ => None,
         });
-        if let Some(anchors) = known {
-            return Ok(Ok(anchors));
+        if let Some((line, anchors)) = known {
+            return match anchors.iter().find_map(Anchor::impossible) {
+                Some(why) => Err(log.impossible(line, &why)),
+                None => Ok(Ok(anchors)),
+            };
         }
         let context = self.first.min(validate::REFERENCE);
         let order = Order { context, reference: true, anchors: Vec::new() };
@@ -368,16 +407,19 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// What a log says of a step under a key.
-fn recorded(log: &Log, key: &Value, context: u32) -> Option<Result<Step, Ended>> {
-    let mut begun = 0;
-    for event in log.under(key) {
+/// What a log says of a step under a key, and the line that says it.
+fn recorded(log: &Log, key: &Value, context: u32) -> Option<(usize, Result<Step, Ended>)> {
+    let (mut begun, mut last) = (0, 0);
+    for (line, event) in log.under(key) {
+        last = line;
         match event {
             Event::Begun { context: at } if *at == context => begun += 1,
-            Event::Passed(step) if step.context == context => return Some(Ok(Step::clone(step))),
+            Event::Passed(step) if step.context == context => {
+                return Some((line, Ok(Step::clone(step))));
+            }
             // Ended from outside: that is no answer, and the step is tried again.
             Event::Ended(ended) if ended.context == context && ended.is_foreign() => begun = 0,
-            Event::Ended(ended) if ended.context == context => return Some(Err(Ended::clone(ended))),
+            Event::Ended(ended) if ended.context == context => return Some((line, Err(Ended::clone(ended)))),
             _ => {}
         }
     }
@@ -389,7 +431,7 @@ fn recorded(log: &Log, key: &Value, context: u32) -> Option<Result<Step, Ended>>
         return None;
     }
     let reason = format!("begun {begun} times and never ended: the probe or its machine went down with it");
-    Some(Err(Ended::plain("lost", context, Some("physical-memory"), reason)))
+    Some((last, Err(Ended::plain("lost", context, Some("physical-memory"), reason))))
 }
 
 #[cfg(test)]
@@ -405,7 +447,7 @@ mod tests {
         assert!(recorded(&log, &key, 64).is_none());
         log.write(&key, Event::Begun { context: 64 }).unwrap();
         log.write(&json!(2), Event::Begun { context: 64 }).unwrap();
-        assert_eq!(recorded(&log, &key, 64).unwrap().unwrap_err().why, "lost");
+        assert_eq!(recorded(&log, &key, 64).unwrap().1.unwrap_err().why, "lost");
         assert!(recorded(&log, &key, 128).is_none() && recorded(&log, &json!(2), 64).is_none());
         // What somebody else ended is tried again.
         let foreign = Ended { signal: Some(15), ..Ended::plain("killed", 64, None, String::new()) };
@@ -413,6 +455,6 @@ mod tests {
         assert!(recorded(&log, &key, 64).is_none());
         let ended = Ended::plain("time", 64, None, String::new());
         log.write(&key, Event::Ended(Box::new(ended.clone()))).unwrap();
-        assert_eq!(recorded(&log, &key, 64).unwrap().unwrap_err(), ended);
+        assert_eq!(recorded(&log, &key, 64).unwrap().1.unwrap_err(), ended);
     }
 }

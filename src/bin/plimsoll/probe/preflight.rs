@@ -5,6 +5,8 @@ use super::args::{Args, Floor};
 use crate::bytes::{grouped, human};
 use crate::failure::Failure;
 use crate::{output, show};
+use plimsoll::MemoryPolicy;
+use plimsoll::estimator::budget::Setting;
 use plimsoll::runtime::host::{self, Group, HostMemory, Process};
 use serde::Serialize;
 use serde_json::json;
@@ -34,12 +36,16 @@ struct Machine {
     largest: Vec<Process>,
     address_space: Option<u64>,
     group: Option<Group>,
+    /// What the operator asks, by flags and environment.
+    policy: MemoryPolicy,
     /// Bytes of the model's tensors, where one was named.
     model: Option<u64>,
 }
 
 /// Prints the checks.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    // A setting that is no amount is an error here as it would be in the probe.
+    let policy = args.machine.policy()?;
     let model = match args.model.path() {
         Some(_) => {
             let opened = args.model.open()?;
@@ -52,6 +58,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         largest: host::largest(5),
         address_space: host::address_space(),
         group: host::group(),
+        policy,
         model,
     };
     let checks = checks(&machine, args.floor);
@@ -79,7 +86,7 @@ fn checks(machine: &Machine, floor: Floor) -> Vec<Check> {
     let mut all = vec![
         check("free memory", free(&machine.memory, floor)),
         check("swap", swap(&machine.memory)),
-        check("other processes", others(&machine.memory, &machine.largest)),
+        check("other processes", others(machine)),
         check(
             "address space",
             match machine.address_space {
@@ -95,6 +102,11 @@ fn checks(machine: &Machine, floor: Floor) -> Vec<Check> {
         let says = format!("limited to {limit} by {file}: the ceiling will be that limit's");
         all.push(check("control group", (State::Ask, says)));
     }
+    all.extend([
+        check("memory limit", ceiling(machine.policy.memory(), &machine.memory)),
+        check("reserve", reserve(machine.policy.reserve(), &machine.memory)),
+        check("retained", retained(&machine.policy)),
+    ]);
     if let Some(bytes) = machine.model {
         all.push(check("model", fits(&machine.memory, floor, bytes)));
     }
@@ -132,18 +144,61 @@ fn swap(memory: &HostMemory) -> (State, String) {
     }
 }
 
-/// Processes that hold more than a twentieth of the machine.
-fn others(memory: &HostMemory, largest: &[Process]) -> (State, String) {
-    let Some(total) = memory.total.filter(|_| !largest.is_empty()) else {
+/// Processes that hold more than a twentieth of what there is. They are looked for on the whole machine, and where a
+/// control group is the limit, only those in it take from it: which they are it does not say.
+fn others(machine: &Machine) -> (State, String) {
+    let largest = &machine.largest;
+    let Some(total) = machine.memory.total.filter(|_| !largest.is_empty()) else {
         return (State::Ask, UNKNOWN.to_owned());
+    };
+    let pool = match &machine.group {
+        Some(_) => "of the machine, of which only those in the control group count against its limit: ",
+        None => "of the machine: ",
     };
     let name =
         |process: &Process| format!("{} ({}) holds {}", process.name, process.pid, human(process.resident));
     let big: Vec<String> = largest.iter().filter(|p| p.resident > total / 20).map(name).collect();
     match largest.first() {
-        Some(first) if big.is_empty() => (State::Ok, format!("the largest, {}", name(first))),
-        _ => (State::Ask, big.join(", ")),
+        Some(first) if big.is_empty() => (State::Ok, format!("{pool}the largest, {}", name(first))),
+        _ => (State::Ask, pool.to_owned() + &big.join(", ")),
     }
+}
+
+/// A setting and where it is from.
+fn set(setting: &Setting) -> String {
+    format!("{} by {}", amount(setting.bytes), setting.name)
+}
+
+/// The operator's ceiling: where it is below what is free, the ceiling of the probe will be it.
+fn ceiling(asked: Option<&Setting>, memory: &HostMemory) -> (State, String) {
+    match asked {
+        None => (State::Ok, "none".to_owned()),
+        Some(asked) if memory.available.is_none_or(|available| asked.bytes < available) => {
+            let says = format!("{}: the ceiling will be that limit's, unless there is --insist", set(asked));
+            (State::Ask, says)
+        }
+        Some(asked) => (State::Ok, format!("{}, more than is free", set(asked))),
+    }
+}
+
+/// What is left for others of every reading.
+fn reserve(asked: Option<&Setting>, memory: &HostMemory) -> (State, String) {
+    match asked.filter(|asked| asked.bytes > 0) {
+        None => (State::Ok, "none".to_owned()),
+        Some(asked) if memory.available.is_some_and(|available| asked.bytes >= available) => {
+            (State::Fix, format!("{}: nothing could be loaded", set(asked)))
+        }
+        Some(asked) => {
+            (State::Ask, format!("{}: no step goes past it, unless there is --insist", set(asked)))
+        }
+    }
+}
+
+/// What is kept without being live. A probe keeps nothing of it, and says it in its log.
+fn retained(policy: &MemoryPolicy) -> (State, String) {
+    let limit = policy.cache_limit();
+    let most = limit.bytes.map_or(String::new(), |bytes| format!("at most {}, ", amount(bytes)));
+    (State::Ok, most + &limit.source)
 }
 
 fn fits(memory: &HostMemory, floor: Floor, bytes: u64) -> (State, String) {
@@ -173,13 +228,20 @@ mod tests {
         let states = |memory: HostMemory, resident, address_space: Option<u64>, model| {
             let largest = vec![Process { pid: 7, name: "other".into(), resident: gib(resident) }];
             let group = address_space.map(|limit| Group { limit, available: limit, file: "/limit".into() });
-            let machine = Machine { memory, largest, address_space, group, model };
+            let policy = MemoryPolicy::default();
+            let machine = Machine { memory, largest, address_space, group, policy, model };
             checks(&machine, floor).iter().map(|check| check.state).collect::<Vec<_>>()
         };
         use State::{Ask, Fix, Ok};
-        assert_eq!(states(memory(80, 0, 0), 1, None, None), [Ok, Ok, Ok, Ok]);
-        assert_eq!(states(memory(40, 1, 8), 30, Some(gib(4)), Some(gib(20))), [Ask, Ask, Ask, Ask, Ask, Ok]);
-        assert_eq!(states(memory(9, 0, 8), 5, None, Some(gib(20))), [Fix, Ok, Ok, Ok, Ask]);
-        assert_eq!(states(HostMemory::default(), 1, None, Some(1)), [Ask, Ask, Ask, Ok, Ask]);
+        assert_eq!(states(memory(80, 0, 0), 1, None, None), [Ok, Ok, Ok, Ok, Ok, Ok, Ok]);
+        let full = states(memory(40, 1, 8), 30, Some(gib(4)), Some(gib(20)));
+        assert_eq!(full, [Ask, Ask, Ask, Ask, Ask, Ok, Ok, Ok, Ok]);
+        assert_eq!(states(memory(9, 0, 8), 5, None, Some(gib(20))), [Fix, Ok, Ok, Ok, Ok, Ok, Ok, Ask]);
+        assert_eq!(states(HostMemory::default(), 1, None, Some(1)), [Ask, Ask, Ask, Ok, Ok, Ok, Ok, Ask]);
+
+        let set = |bytes| Setting { bytes: gib(bytes), name: "flag".into() };
+        let free = memory(40, 0, 0);
+        assert_eq!([50, 40, 39].map(|bytes| ceiling(Some(&set(bytes)), &free).0), [Ok, Ok, Ask]);
+        assert_eq!([0, 39, 40].map(|bytes| reserve(Some(&set(bytes)), &free).0), [Ok, Ask, Fix]);
     }
 }

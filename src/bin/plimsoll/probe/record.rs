@@ -1,6 +1,7 @@
 //! What a probe writes down, and reads again when it is resumed: one JSON object a line. What is begun is written
 //! before it is begun, since the machine may not survive it.
 
+use crate::bytes::grouped;
 use crate::failure::Failure;
 use crate::output;
 use plimsoll::Budget;
@@ -87,8 +88,14 @@ pub struct Step {
     pub budget: Option<Budget>,
     /// Where it was loaded although that said no.
     pub exceeded: Option<Exceeded>,
+    /// Without the time that compiling took.
     pub load_seconds: f64,
+    #[serde(default)]
+    pub compile_seconds: f64,
     pub fill_seconds: f64,
+    /// What each kernel's first run took, in which drivers compile: before anything that has a rate.
+    #[serde(default)]
+    pub warm_up_seconds: f64,
     /// Allocated bytes by the time it took to load and to fill them.
     pub bytes_per_second: f64,
     pub prefill_tokens_per_second: f64,
@@ -101,6 +108,56 @@ pub struct Step {
     /// What the parent saw.
     #[serde(default)]
     pub seen: Seen,
+}
+
+impl Step {
+    /// What of a record cannot be, of a context whose plan takes `planned` bytes: a log is a file that anybody may have
+    /// changed.
+    pub fn impossible(&self, planned: u64) -> Option<String> {
+        let figures = [
+            ("load_seconds", self.load_seconds),
+            ("compile_seconds", self.compile_seconds),
+            ("fill_seconds", self.fill_seconds),
+            ("warm_up_seconds", self.warm_up_seconds),
+            ("bytes_per_second", self.bytes_per_second),
+            ("prefill_tokens_per_second", self.prefill_tokens_per_second),
+            ("decode_tokens_per_second", self.decode_tokens_per_second),
+            ("checked.drift", self.checked.drift),
+            ("checked.tolerance", self.checked.tolerance),
+            ("seen.seconds", self.seen.seconds),
+        ];
+        let unlike = |name: &str, got: u64| {
+            (got != planned).then(|| {
+                let at = grouped(self.context.into());
+                let (planned, got) = (grouped(planned), grouped(got));
+                format!("{name}: expected {planned}, the bytes of the plan at context {at}, got {got}")
+            })
+        };
+        let wrong = figures.iter().find(|(_, figure)| !(0.0..f64::INFINITY).contains(figure));
+        wrong
+            .map(|(name, figure)| format!("{name}: expected a number from 0 up, got {figure}"))
+            .or_else(|| unlike("planned", self.planned))
+            .or_else(|| unlike("allocated", self.allocated))
+            .or_else(|| {
+                let (most, got) = (grouped(planned), grouped(self.filled));
+                (self.filled > planned).then(|| format!("filled: expected at most {most}, got {got}"))
+            })
+            .or_else(|| {
+                let Checked { drift, tolerance, .. } = self.checked;
+                (drift > tolerance)
+                    .then(|| format!("checked.drift: expected at most {tolerance}, got {drift}"))
+            })
+            .or_else(|| self.anchors.iter().find_map(Anchor::impossible))
+    }
+}
+
+impl Anchor {
+    /// What of it cannot be.
+    pub fn impossible(&self) -> Option<String> {
+        let figures = self.sample.iter().chain([&self.log_sum_exp, &self.deviation]);
+        let sound = self.deviation >= 0.0 && figures.into_iter().all(|figure| figure.is_finite());
+        (!sound).then(|| format!("anchors: position {}: expected finite numbers", self.position))
+    }
 }
 
 /// What was seen of the machine while a step ran.
@@ -212,15 +269,33 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Log {
     file: Option<(File, PathBuf)>,
-    events: Vec<(Value, Event)>,
+    events: Vec<Known>,
+}
+
+/// What a log says, and where: what this probe has written is at line 0.
+#[derive(Debug)]
+struct Known {
+    line: usize,
+    key: Value,
+    event: Event,
+}
+
+/// Entries of a log that are not used: how many, and in which fields their keys are not this probe's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Foreign {
+    pub entries: usize,
+    pub differ: Vec<String>,
 }
 
 /// How a line of a log begins, of whichever version: one that was cut off is told by it from somebody else's file.
 const BEGINS: &[u8] = b"{\"schema\":";
+/// How a line of this version begins.
+const OURS: &[u8] = b"{\"schema\":1,";
 
 impl Log {
-    /// Opens it. What cannot be read as an entry is left out, with a word about it: a line may have been cut off. A file
-    /// that is somebody else's is not written to, and what is no file, a pipe or a device, is not waited for.
+    /// Opens it. What is no entry is left out, with a word about it: a line may have been cut off. An entry with figures that
+    /// are none is an error. A file that is somebody else's is not written to, and what is no file, a pipe or a device, is
+    /// not waited for.
     pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else { return Ok(Self::default()) };
         let failed = |error| Failure::file("write", path, error);
@@ -232,10 +307,13 @@ impl Log {
             Err(error) => return Err(Failure::file("read", path, error)),
         };
         let Some(held) = held else { return Err(not("no log of a probe: it is left as it is")) };
-        let (events, bad) = parse(&held);
-        if bad > 0 {
-            let lines = output::count(bad, "line");
-            output::note(format_args!("plimsoll: {}: {lines} cannot be read, left out", path.display()));
+        let (events, bad) = parse(&held).map_err(|(line, why)| bad_line(path, line, &why))?;
+        if let Some(first) = bad.first() {
+            let lines = output::count(bad.len(), "line");
+            output::note(format_args!(
+                "plimsoll: {}: {lines} cannot be read, left out; the first is line {first}",
+                path.display()
+            ));
         }
         let mut file = File::options().append(true).create(true).open(path).map_err(failed)?;
         if held.len() < BEGINS.len() {
@@ -248,9 +326,28 @@ impl Log {
         Ok(Self { file: Some((file, path.to_owned())), events })
     }
 
-    /// What happened under a key, in order.
-    pub fn under<'a>(&'a self, key: &'a Value) -> impl Iterator<Item = &'a Event> {
-        self.events.iter().filter(move |(of, _)| of == key).map(|(_, event)| event)
+    /// What happened under a key, in order, with the line that says it.
+    pub fn under<'a>(&'a self, key: &'a Value) -> impl Iterator<Item = (usize, &'a Event)> {
+        self.events.iter().filter(move |known| known.key == *key).map(|known| (known.line, &known.event))
+    }
+
+    /// A line of it says what cannot be.
+    pub fn impossible(&self, line: usize, why: &str) -> Failure {
+        bad_line(self.file.as_ref().map_or(Path::new(""), |(_, path)| path), line, why)
+    }
+
+    /// What of it is no record of any of these measurements, by what is different of the nearest.
+    pub fn foreign(&self, keys: &[Value]) -> Vec<Foreign> {
+        let mut all: Vec<Foreign> = Vec::new();
+        for known in self.events.iter().filter(|known| !keys.contains(&known.key)) {
+            let nearest = keys.iter().map(|key| differ(&known.key, key)).min_by_key(Vec::len);
+            let differ = nearest.unwrap_or_default();
+            match all.iter_mut().find(|foreign| foreign.differ == differ) {
+                Some(foreign) => foreign.entries += 1,
+                None => all.push(Foreign { entries: 1, differ }),
+            }
+        }
+        all
     }
 
     /// Writes an event down, to the disk.
@@ -262,7 +359,7 @@ impl Log {
             let written = file.write_all(line.as_bytes()).and_then(|()| file.sync_data());
             written.map_err(|error| Failure::file("write", path, error))?;
         }
-        self.events.push((key.clone(), event));
+        self.events.push(Known { line: 0, key: key.clone(), event });
         Ok(())
     }
 }
@@ -280,17 +377,47 @@ fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     Ok(Some(held))
 }
 
-/// The entries of a log, and how many lines are none.
-fn parse(held: &[u8]) -> (Vec<(Value, Event)>, usize) {
-    let lines = held.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-    let (mut events, mut bad) = (Vec::new(), 0);
-    for line in lines {
-        match serde_json::from_slice::<Entry>(line) {
-            Ok(entry) if entry.schema == 1 => events.push((entry.key, entry.event)),
-            _ => bad += 1,
+fn bad_line(path: &Path, line: usize, why: &str) -> Failure {
+    let why = format!("line {line}: {why}; without that line, or with another --log, the step is done again");
+    Failure::file("read", path, std::io::Error::other(why))
+}
+
+/// The fields in which keys differ; of those with fields of their own, these.
+fn differ(one: &Value, other: &Value) -> Vec<String> {
+    let (Some(left), Some(right)) = (one.as_object(), other.as_object()) else { return Vec::new() };
+    let mut names: Vec<&String> = left.keys().chain(right.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let of = |name: &String| {
+        let (one, other) = (left.get(name).unwrap_or(&Value::Null), right.get(name).unwrap_or(&Value::Null));
+        let below = differ(one, other);
+        match (one == other, below.is_empty()) {
+            (true, _) => Vec::new(),
+            (false, true) => vec![name.clone()],
+            (false, false) => below.iter().map(|field| format!("{name}.{field}")).collect(),
+        }
+    };
+    names.into_iter().flat_map(of).collect()
+}
+
+/// The entries of a log, and the lines that are none: cut off, of another version, or somebody's. A whole line of ours that
+/// says something else than an entry does is an error.
+fn parse(held: &[u8]) -> Result<(Vec<Known>, Vec<usize>), (usize, String)> {
+    let (mut events, mut bad) = (Vec::new(), Vec::new());
+    for (text, line) in held.split(|&byte| byte == b'\n').zip(1..) {
+        // A machine that went down may leave zeros where the rest of a line was to be.
+        let end = text.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        let text = text[..end].trim_ascii();
+        if text.is_empty() {
+            continue;
+        }
+        match serde_json::from_slice::<Entry>(text) {
+            Ok(Entry { schema: 1, key, event }) => events.push(Known { line, key, event }),
+            Err(why) if text.starts_with(OURS) && !why.is_eof() => return Err((line, why.to_string())),
+            _ => bad.push(line),
         }
     }
-    (events, bad)
+    Ok((events, bad))
 }
 
 #[cfg(test)]
@@ -313,11 +440,26 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 20]).unwrap();
         let mut log = Log::open(Some(&path)).unwrap();
-        assert_eq!(log.under(&one).collect::<Vec<_>>(), [&Event::Begun { context: 8 }]);
+        assert_eq!(log.under(&one).collect::<Vec<_>>(), [(1, &Event::Begun { context: 8 })]);
         log.write(&one, Event::Ended(Box::new(ended.clone()))).unwrap();
         let log = Log::open(Some(&path)).unwrap();
-        assert_eq!(log.under(&one).last(), Some(&Event::Ended(Box::new(ended))));
+        assert_eq!(log.under(&one).last(), Some((4, &Event::Ended(Box::new(ended)))));
         assert_eq!((log.under(&one).count(), log.under(&two).count()), (2, 1));
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_keys_differ_in_is_named() {
+        let key = |memory: u32, file: &str| json!({"limits": {"memory": memory, "cache": 1}, "files": [file], "insist": false});
+        let one = key(1, "a");
+        assert_eq!(differ(&one, &one), [""; 0]);
+        assert_eq!(differ(&one, &key(2, "b")), ["files", "limits.memory"]);
+        assert_eq!(differ(&one, &json!({"limits": null, "files": ["a"], "insist": false})), ["limits"]);
+        let mut log = Log::open(None).unwrap();
+        for key in [key(2, "a"), key(2, "b"), key(2, "a"), one.clone()] {
+            log.write(&key, Event::Begun { context: 8 }).unwrap();
+        }
+        let foreign = log.foreign(&[one, key(3, "b")]);
+        assert_eq!(foreign, [Foreign { entries: 3, differ: vec!["limits.memory".to_owned()] }]);
     }
 }

@@ -14,9 +14,13 @@ pub struct Run {
     pub rate: &'static str,
     pub steps: Vec<Step>,
     pub ended: Ended,
+    /// Whether a limit ended it. Where `--max` did, or a failure, the largest context is not the machine's ceiling.
+    pub ceiling_found: bool,
     pub ceiling: Option<Ceiling>,
     /// Steps that were not run again, since the log has them.
     pub resumed: usize,
+    /// Which they are: contexts whose figures are of an earlier probe, that of the end where it is one of them.
+    pub from_log: Vec<u32>,
 }
 
 /// The largest context that went well, with the rate and the limit it was measured under.
@@ -37,7 +41,7 @@ pub struct Ceiling {
 
 impl Run {
     /// Of steps that went well and the end that followed.
-    pub fn new(pause: Duration, steps: Vec<Step>, ended: Ended, resumed: usize, limits: &str) -> Self {
+    pub fn new(pause: Duration, steps: Vec<Step>, ended: Ended, from_log: Vec<u32>, limits: &str) -> Self {
         let ceiling = steps.last().map(|last| {
             let bytes = steps.iter().map(|step| step.allocated).fold(0, u64::saturating_add);
             let seconds: f64 =
@@ -57,7 +61,16 @@ impl Run {
             long if long >= Duration::from_secs(1) => "slow",
             _ => "between",
         };
-        Self { pause_seconds: pause.as_secs_f64(), rate, steps, ended, ceiling, resumed }
+        Self {
+            pause_seconds: pause.as_secs_f64(),
+            rate,
+            ceiling_found: ceiling.is_some() && ended.gate.is_some(),
+            steps,
+            ended,
+            ceiling,
+            resumed: from_log.len(),
+            from_log,
+        }
     }
 
     /// The label of a run.
@@ -71,7 +84,8 @@ impl Run {
         let broke = ended.broke.as_ref().map_or(String::new(), |broke| format!(" ({broke})"));
         let gate = ended.gate.as_ref().map_or(String::new(), |gate| format!(" [{gate}]"));
         let at = grouped(ended.context.into());
-        let end = format!("context {at}: {}{broke}{gate}: {}", ended.why, ended.reason);
+        let log = from_log(ended.why != "maximum" && self.from_log.contains(&ended.context));
+        let end = format!("context {at}{log}: {}{broke}{gate}: {}", ended.why, ended.reason);
         let label = self.label();
         match &self.ceiling {
             None => format!("{end}\n{label}: no ceiling: no step went well\n"),
@@ -82,8 +96,13 @@ impl Run {
                     Some(within) => format!("; within the budget {}", grouped(within.into())),
                     None => "; within the budget none".to_owned(),
                 };
+                let what = match (self.ceiling_found, ended.why.as_str()) {
+                    (true, _) => "ceiling",
+                    (false, "maximum") => "NO CEILING FOUND up to --max, the machine may do more:",
+                    (false, _) => "NO CEILING FOUND, no limit ended it: the last that went well is",
+                };
                 format!(
-                    "{end}\n{label}: ceiling {context} tokens, planned {planned}, {} in the step, {} in the run, \
+                    "{end}\n{label}: {what} {context} tokens, planned {planned}, {} in the step, {} in the run, \
                      measured under {}{within}\n",
                     per_second(ceiling.bytes_per_second),
                     per_second(ceiling.run_bytes_per_second),
@@ -120,8 +139,13 @@ fn under(last: &Step, ended: &Ended, limits: &str) -> String {
     }
 }
 
-/// A step in a line.
-pub fn line(step: &Step) -> String {
+/// What marks a result that is not of this probe.
+fn from_log(is: bool) -> &'static str {
+    if is { " (from the log)" } else { "" }
+}
+
+/// A step in a line; `recorded`: an earlier probe's.
+pub fn line(step: &Step, recorded: bool) -> String {
     let checked = &step.checked;
     let past = step.exceeded.as_ref().map_or(String::new(), |past| {
         format!(", past the budget of {} by {}", grouped(past.have), past.source)
@@ -133,9 +157,10 @@ pub fn line(step: &Step) -> String {
         _ => String::new(),
     };
     format!(
-        "context {}: planned {}, allocated {}, reserved {}, process {}, {} in {:.2} s, {:.0} and {:.1} tokens/s, \
-         {} tokens right within {:.1e} of {:.2}{past}{swap}",
+        "context {}{}: planned {}, allocated {}, reserved {}, process {}, {} in {:.2} s, {:.0} and {:.1} tokens/s, \
+         compiled in {:.2} s apart from that, {} tokens right within {:.1e} of {:.2}{past}{swap}",
         grouped(step.context.into()),
+        from_log(recorded),
         grouped(step.planned),
         grouped(step.allocated),
         step.reserved.map_or("unknown".to_owned(), grouped),
@@ -144,6 +169,7 @@ pub fn line(step: &Step) -> String {
         step.load_seconds + step.fill_seconds,
         step.prefill_tokens_per_second,
         step.decode_tokens_per_second,
+        step.compile_seconds + step.warm_up_seconds,
         grouped(checked.tokens.into()),
         checked.drift,
         checked.tolerance,

@@ -145,6 +145,22 @@ fn compare(row: &[f32], got: &Anchor, expected: &Anchor, tolerance: f64) -> Resu
     Ok(drift.max(lead))
 }
 
+/// Runs each of the plan's programs once, over as much of `tokens` as it takes: drivers compile a kernel when it first
+/// runs, and no rate is to have that in it.
+pub fn warm_up(engine: &mut Engine<Runtime>, tokens: u32) -> Result<(), RuntimeError> {
+    let most: Vec<u32> =
+        engine.plan().programs.iter().map(|program| program.max_tokens.min(tokens)).collect();
+    let ids = prompt(tokens, engine.plan().model.vocab);
+    for length in most {
+        let (first, last) = ids[..length as usize].split_at(length.saturating_sub(1) as usize);
+        let mut feed = engine.feed(length as usize)?;
+        for piece in [first, last].into_iter().filter(|piece| !piece.is_empty()) {
+            feed.push(piece, piece.len() - 1, |_, _| Ok(()))?;
+        }
+    }
+    Ok(())
+}
+
 /// Runs the prompt over `tokens` positions, decodes the last of them, and compares.
 pub fn run(
     engine: &mut Engine<Runtime>,

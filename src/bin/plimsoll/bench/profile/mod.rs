@@ -49,6 +49,8 @@ pub enum By {
 pub struct Profile<'p> {
     pub plan: &'p Plan,
     pub adapter: &'p str,
+    /// What was resolved of every limit, in a line.
+    pub limits: String,
     pub method: Method,
     /// Why it is that one, in words.
     pub why: String,
@@ -80,11 +82,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let measured = measure::all(&mut engine, args)?;
     let plan = engine.plan().clone();
     let adapter = engine.stepper().device().info().name.clone();
-    let mut document = load::facts(&engine, &args.machine)?;
-    document["freed"] = load::freed(&load::unload(engine));
+    let limits = load::limits(&engine, &args.machine.policy()?.cache_limit());
+    let mut document = load::end(engine, &args.machine, &args.output)?;
     let profile = Profile {
         plan: &plan,
         adapter: &adapter,
+        limits,
         method: measured.method,
         why: measured.why,
         empty: measured.empty,

@@ -110,6 +110,7 @@ pub fn head(profile: &Profile<'_>) -> Vec<String> {
             crate::output::count(profile.rounds as usize, "round"),
             plan.profile.tuned_by
         ),
+        profile.limits.clone(),
         format!("{} Measuring took {} of the device for itself.", method(profile), human(profile.own_bytes)),
         format!(
             "Ceilings of this adapter in this run: reading {:.1} GB/s, multiply-adds {:.1} GFLOP/s.",

@@ -9,7 +9,7 @@ mod trial;
 use super::arms::FEWEST;
 use super::{Args, tokens};
 use crate::failure::Failure;
-use crate::{load, output};
+use crate::{load, output, show};
 use indicatif::ProgressBar;
 use plimsoll::kernels::Tuned;
 use plimsoll::kernels::tuning::Field;
@@ -49,6 +49,8 @@ pub struct Bench<'a> {
     pub opened: &'a Opened,
     pub geometry: Geometry,
     pub device: Device,
+    /// What was resolved of every limit, in a line.
+    pub limits: String,
 }
 
 /// What came of one field.
@@ -93,7 +95,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     load::check_length(&geometry, args.prompt_tokens as usize, tokens - args.prompt_tokens)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let planned = ready.admitted.plan().total();
-    let bench = Bench { args, opened: &opened, geometry, device: ready.device };
+    let limits = show::limits(ready.admitted.plan(), ready.admitted.budget(), &ready.cache_limit);
+    let bench = Bench { args, opened: &opened, geometry, device: ready.device, limits };
     let found = all(&bench, planned)?;
     if args.output.json {
         return Ok(output::document(&report::document(&bench, &found)?)?);

@@ -61,6 +61,7 @@ pub fn text(bench: &Bench<'_>, found: &Found) -> String {
         output::count(args.repetitions as usize, "round"),
         found.start.source
     );
+    let _ = writeln!(text, "{}", bench.limits);
     let header = ["field", "value", "prefill tokens/s", "decode tokens/s", "planned", ""];
     let mut table = show::table(&header, &[2, 3, 4]);
     for round in &found.rounds {

@@ -1,0 +1,196 @@
+//! The limits that a shell sets a process (`ulimit -v`, `ulimit -d`). A software driver's buffers, its compiler and the
+//! stacks and heaps of all threads share what they allow, and neither driver nor standard library survives when there is
+//! no more of it: lavapipe and LLVM follow null pointers (signal 11), Rust's allocator aborts (signal 6). So what is left
+//! is read like any other memory, less what a load takes beside its buffers, and below what a driver takes to start none is
+//! opened.
+
+use crate::memory::MemorySource;
+use crate::{RuntimeError, workers};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const MIB: u64 = 1 << 20;
+
+/// What opening and loading take of a limit. Measured on Mesa 22.3.6 with LLVM 15 and 2 cores, by the smallest limit under
+/// which the bundled model, golden ones, SmolLM2-135M and Gemma 3 270M ran.
+struct Takes {
+    /// The loader, lavapipe and LLVM when they are opened.
+    libraries: u64,
+    /// The heap of each thread.
+    heap: u64,
+    /// A load and its first steps beside the plan's buffers: the driver's compiler, most of all.
+    load: u64,
+}
+
+/// Of addresses, of which glibc reserves a whole heap for each thread on machines of 64 bits. Compilers stay within these
+/// mostly, so that a load took 29 MB at most; but heaps come whole, and it may need one more.
+const ADDRESSES: Takes = Takes { libraries: 220 * MIB, heap: HEAP, load: 32 * MIB + HEAP };
+/// Of data, which are what of heaps is in use: a load took 136 MB at most, opening 13 MB and the stacks.
+const DATA: Takes = Takes { libraries: 32 * MIB, heap: 0, load: 192 * MIB };
+const HEAP: u64 = 64 * MIB;
+/// The stack of a thread of the driver's where no limit gives it another, and of ours.
+const STACK: u64 = 8 * MIB;
+const OWN_STACK: u64 = 2 * MIB;
+/// Threads of wgpu and lavapipe beside one for each core, and the most cores that it uses.
+const DRIVER_THREADS: u64 = 4;
+const DRIVER_CORES: u64 = 16;
+
+/// What a limit leaves this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Which limit.
+    pub source: MemorySource,
+    /// The limit.
+    pub limit: u64,
+    /// Bytes below it.
+    pub left: u64,
+}
+
+impl Room {
+    /// What a load takes of it beside its buffers.
+    pub fn beside(&self) -> u64 {
+        takes(self.source).load
+    }
+}
+
+fn takes(source: MemorySource) -> &'static Takes {
+    if source == MemorySource::DataSize { &DATA } else { &ADDRESSES }
+}
+
+/// The limits there are, of addresses and of data. `root` is `/`, and another folder in tests.
+pub(crate) fn rooms(root: &Path) -> Vec<Room> {
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
+    parse(&read("proc/self/limits"), &read("proc/self/status"))
+}
+
+/// The same of the texts of `/proc/self/limits` and `/proc/self/status`.
+fn parse(limits: &str, status: &str) -> Vec<Room> {
+    let room = |source, name, of| {
+        let limit = soft(limits, name)?;
+        // A limit whose use cannot be read is a limit all the same.
+        let used = crate::process::line(status, of).unwrap_or(0);
+        Some(Room { source, limit, left: limit.saturating_sub(used) })
+    };
+    let addresses = room(MemorySource::AddressSpace, "Max address space", "VmSize:");
+    let data = room(MemorySource::DataSize, "Max data size", "VmData:");
+    addresses.into_iter().chain(data).collect()
+}
+
+/// A soft limit in the text of `/proc/self/limits`; `None` where there is none.
+pub(crate) fn soft(limits: &str, name: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Which device of the process it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opening {
+    /// The first: it brings the libraries, and our threads will follow.
+    First,
+    /// One after others that are gone, whose threads' heaps its own take over.
+    Again,
+    /// One beside another.
+    Beside,
+}
+
+/// What opening a software driver takes with so many cores and stacks of so many bytes.
+fn start(of: &Takes, opening: Opening, cores: u64, stack: u64) -> u64 {
+    let driver = DRIVER_THREADS + cores.min(DRIVER_CORES);
+    match opening {
+        Opening::First => of.libraries + driver * (of.heap + stack) + cores * (of.heap + OWN_STACK),
+        Opening::Again => driver * stack,
+        Opening::Beside => driver * (of.heap + stack),
+    }
+}
+
+/// Devices that are open, and those that ever were.
+static ALIVE: AtomicUsize = AtomicUsize::new(0);
+static EVER: AtomicUsize = AtomicUsize::new(0);
+
+/// A device that is open, or about to be.
+#[derive(Debug)]
+pub(crate) struct Alive(());
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        ALIVE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether a driver can be opened within the limits. What it answers is kept for as long as the device is.
+///
+/// # Errors
+/// [`RuntimeError::Confined`].
+pub(crate) fn check() -> Result<Alive, RuntimeError> {
+    let opening = match (ALIVE.fetch_add(1, Ordering::Relaxed), EVER.load(Ordering::Relaxed)) {
+        (0, 0) => Opening::First,
+        (0, _) => Opening::Again,
+        _ => Opening::Beside,
+    };
+    let alive = Alive(());
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let stack = soft(&limits, "Max stack size").unwrap_or(STACK);
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    for Room { source, limit, left } in rooms(Path::new("/")) {
+        let need = start(takes(source), opening, cores, stack);
+        if left < need {
+            return Err(RuntimeError::Confined { by: source, need, have: left, limit });
+        }
+    }
+    EVER.fetch_add(1, Ordering::Relaxed);
+    Ok(alive)
+}
+
+/// Starts what else has stacks and heaps of its own, so that readings have them: the threads that pack and compile.
+///
+/// # Errors
+/// [`RuntimeError::Workers`].
+pub(crate) fn settle() -> Result<(), RuntimeError> {
+    if rooms(Path::new("/")).is_empty() {
+        return Ok(());
+    }
+    workers::start()?;
+    // A thread has a heap from its first allocation on.
+    rayon::broadcast(|_| drop(std::hint::black_box(vec![0_u8; 1024])));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_leaves_what_is_not_used() {
+        let limits = |data: &str, space: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max data size             {data}            unlimited            bytes     \n\
+                 Max stack size            8388608              unlimited            bytes     \n\
+                 Max address space         {space}            unlimited            bytes     \n"
+            )
+        };
+        let status = "VmSize:\t    1000 kB\nVmData:\t 600 kB\n";
+        assert_eq!(parse(&limits("unlimited", "unlimited"), status), []);
+        assert_eq!(parse("", status), []);
+        let room = |source, limit, left| Room { source, limit, left };
+        let addresses = |left| room(MemorySource::AddressSpace, 2_048_000, left);
+        assert_eq!(parse(&limits("unlimited", "2048000"), status), [addresses(1_024_000)]);
+        assert_eq!(parse(&limits("unlimited", "2048000"), ""), [addresses(2_048_000)]);
+        let data = room(MemorySource::DataSize, 1024, 0);
+        assert_eq!(parse(&limits("1024", "2048000"), status), [addresses(1_024_000), data]);
+        assert_eq!(soft(&limits("1", "2"), "Max stack size"), Some(8 << 20));
+    }
+
+    #[test]
+    fn what_starting_takes_grows_with_the_cores_and_is_what_was_measured() {
+        // 37 MB of the program to 852 MB with all threads: `VmSize` on the machine of the constants.
+        let measured = (852 - 37) * 1_024_000;
+        let first = |cores, stack| start(&ADDRESSES, Opening::First, cores, stack);
+        assert!(first(2, STACK).abs_diff(measured) < 32 * MIB, "{}", first(2, STACK) / MIB);
+        assert!(first(1, STACK) < first(2, STACK) && first(2, MIB) < first(2, STACK));
+        assert_eq!(first(64, STACK) - first(63, STACK), HEAP + OWN_STACK);
+        assert!(start(&DATA, Opening::First, 2, STACK) < first(2, STACK) / 4);
+        let of = |opening| start(&ADDRESSES, opening, 2, STACK);
+        assert!(of(Opening::Again) < of(Opening::Beside) && of(Opening::Beside) < of(Opening::First));
+    }
+}
