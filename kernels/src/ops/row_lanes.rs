@@ -1,7 +1,10 @@
 //! Products whose lanes have rows of the matrix of their own: the body of [`mat_vec`](super::mat_vec) and
 //! [`mat_mat`](super::mat_mat) for drivers that load lane by lane (lavapipe), where a load costs the same for one word
 //! and for four. Codes are loaded by vec4, each value of x once for 8 lanes and all rows, and nothing is summed at the
-//! end, so rows of any length keep all lanes busy.
+//! end, so rows of any length keep all lanes busy. The lines of the next rows are fetched ahead: on a model whose weights
+//! stream from memory (98 MB a token, two cores of a server, lavapipe 22.3) decode went from 25.0 to 30.9 tokens a second
+//! of SmolLM2 and from 13.3 to 16.1 of Gemma 3 270M with a word of every 64 bytes, and to 28 and 14.8 with one of every
+//! 128.
 
 use super::gate::Activation;
 use super::{lanes, linear};
@@ -11,6 +14,9 @@ use crate::unpack::chunk_unpackers;
 
 /// Lanes of a workgroup, of one subgroup: four values each are a chunk.
 pub(crate) const LANES: u32 = 8;
+
+/// Bytes between the words that are fetched ahead: a cache line.
+const LINE: usize = 64;
 
 /// What the text is made from.
 pub(crate) struct Shape {
@@ -33,13 +39,20 @@ pub(crate) fn module(source: Source, share: &str, shape: &Shape) -> String {
     let halves = if format.scales().octs() < 4 { 2 } else { 1 };
     let sides = if gate.is_some() { 2 } else { 1 };
     let outs = rows / sides;
+    // What 8 lanes read of a chunk, in lines for each of them.
+    let bytes = format.block_bytes() * 32 / format.block_len() * rows as usize;
+    let touches = bytes.div_ceil(LINE);
     let source = source
+        .constant("SIDES", sides)
+        .constant("TOUCHES", touches as u32)
+        .constant("TOUCH_QUADS", bytes.div_ceil(16 * touches) as u32)
         .constant("OUTS", outs)
         .constant("COLS", cols)
         .constant("HALVES", halves)
         .constant("NO_BIAS", linear::NO_BIAS);
     let counts = [
         ("SIDES", sides),
+        ("TOUCHES", touches as u32),
         ("OUTS", outs),
         ("COLS", cols),
         ("HALVES", halves),
