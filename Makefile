@@ -33,8 +33,9 @@ lint:
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --workspace --no-deps
 
-## Unit, integration and documentation tests, the real models among them.
+## Unit, integration and documentation tests, the real models among them, and the test of what a regression is.
 units:
+	python3 -B benches/regress_test.py
 	PLIMSOLL_REQUIRE_SPIRV_VAL=1 PLIMSOLL_REQUIRE_CHROMIUM=1 $(CARGO) test --workspace --features real-models
 
 ## A fixed number of mutated inputs through every reader of strangers' bytes.

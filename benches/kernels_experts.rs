@@ -1,5 +1,4 @@
-//! The kernels of a mixture of experts by themselves: time of a dispatch, bytes and operations a second, and what part
-//! that is of the read bandwidth and the multiply-add rate measured on the same device in the same run.
+//! The kernels of a mixture of experts by themselves, as `benches/figures` measures.
 //!
 //! The shapes are those of models with 128 experts of which 6 are chosen, at a fraction of their width, so that a run
 //! takes seconds on a software driver; the router and the sort also have 512 of which 22.
@@ -7,64 +6,29 @@
 //! `cargo bench --bench kernels_experts [-- FILTER]`
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+mod figures;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use figures::{Figures, Rate, Work};
 use plimsoll_kernels::ops::{activate, combine, expert_sort, experts, gate, route};
-use plimsoll_kernels::{Call, Format, Record, StepShape, Unit, step};
-use plimsoll_runtime::lone::{Ceilings, Data, LoneKernel, Options};
-use std::time::Duration;
+use plimsoll_kernels::{Call, Format, Profile, Record, StepShape, Unit, step};
+use plimsoll_runtime::lone::Data;
 
-struct Bench {
-    device: LoneKernel,
-    ceilings: Ceilings,
-    /// Only names that contain it run; criterion's own filter would still pay for the preparation.
-    filter: Option<String>,
-}
-
-impl Bench {
-    fn open() -> Self {
-        let device = LoneKernel::open(Options { default_limits: false, ..Options::default() }).unwrap();
-        let ceilings = device.ceilings().unwrap();
-        println!(
-            "{}: read {:.1} GB/s, copy {:.1} GB/s, {:.1} GFLOP/s",
-            device.profile().name,
-            ceilings.read / 1e9,
-            ceilings.copy / 1e9,
-            ceilings.flops / 1e9
-        );
-        let filter = std::env::args().skip(1).find(|a| !a.starts_with('-'));
-        Self { device, ceilings, filter }
-    }
-
-    fn measure(&self, c: &mut Criterion, name: &str, tokens: u32, work: impl Fn() -> (Call, Vec<Data>)) {
-        if self.filter.as_ref().is_some_and(|f| !name.contains(f.as_str())) {
-            return;
-        }
+fn measure(
+    figures: &Figures,
+    c: &mut Criterion,
+    name: &str,
+    tokens: u32,
+    work: impl Fn() -> (Call, Vec<Data>),
+) {
+    figures.measure(c, name, || {
         let (call, operands) = work();
         let mut words = vec![0; step::HEADER_WORDS as usize];
         words[step::HEADER_TOKENS as usize] = tokens;
         let shape = StepShape { tokens, ..StepShape::default() };
-        let rows = call.rows.of(&shape);
-        let (bytes, flops) = (call.cost.bytes(rows, 0), call.cost.flops(rows, 0));
-        let time =
-            |rounds, reps| self.device.time(&call, &words, &operands, &shape, None, (rounds, reps)).unwrap();
-        let best = time(5, 5).as_secs_f64();
-        println!(
-            "{name}: {} {:.1} us, {:.2} GB/s ({:.0} % of reading), {:.2} GFLOP/s ({:.0} % of multiply-adds)",
-            call.kernel.name(),
-            best * 1e6,
-            bytes as f64 / best / 1e9,
-            100.0 * bytes as f64 / best / self.ceilings.read,
-            flops as f64 / best / 1e9,
-            100.0 * flops as f64 / best / self.ceilings.flops
-        );
-        let mut group = c.benchmark_group("experts");
-        group.throughput(if tokens == 1 { Throughput::Bytes(bytes) } else { Throughput::Elements(flops) });
-        group.bench_function(name, |b| {
-            // One round: its buffers are made before the clock starts.
-            b.iter_custom(|iterations| time(1, iterations as u32) * iterations as u32);
-        });
-        group.finish();
-    }
+        let rate = if tokens == 1 { Rate::Bytes } else { Rate::Operations };
+        Work { rate, ..Work::new(call, operands, (&words, &shape)) }
+    });
 }
 
 /// Ids that fall on all experts about alike, different for each token, and equal weights.
@@ -78,14 +42,13 @@ fn sort_args(experts: u32, top: u32, tokens: u32, tile: u32) -> expert_sort::Arg
 }
 
 fn product(
-    bench: &Bench,
+    profile: &Profile,
     format: Format,
     experts: u32,
     top: u32,
     (n, k): (u32, u32),
     tokens: u32,
 ) -> (Call, Vec<Data>) {
-    let profile = bench.device.profile();
     let record = Record::new(format, k).unwrap();
     let tile = (tokens > 8).then(|| experts::tile(profile, experts, top, tokens));
     let args = experts::Args {
@@ -122,22 +85,22 @@ fn product(
 }
 
 fn mixture(c: &mut Criterion) {
-    let bench = Bench::open();
-    let profile = bench.device.profile();
+    let figures = Figures::open("kernels_experts");
+    let profile = figures.profile();
     for format in [Format::F16, Format::Q8_0, Format::Q4K, Format::Mxfp4] {
         for (tokens, name) in [(1, "decode"), (512, "prefill")] {
-            bench.measure(c, &format!("{name}/{format}/128of6/464x768"), tokens, || {
-                product(&bench, format, 128, 6, (464, 768), tokens)
+            measure(&figures, c, &format!("{name}/{format}/128of6/464x768"), tokens, || {
+                product(profile, format, 128, 6, (464, 768), tokens)
             });
         }
     }
     // So few rows an expert that tiles are a mat-vec's.
-    bench.measure(c, "prefill/q8_0/512of22/128x256/t16", 16, || {
-        product(&bench, Format::Q8_0, 512, 22, (128, 256), 16)
+    measure(&figures, c, "prefill/q8_0/512of22/128x256/t16", 16, || {
+        product(profile, Format::Q8_0, 512, 22, (128, 256), 16)
     });
     for (x, top) in [(128, 6), (512, 22)] {
         for tokens in [1, 512] {
-            bench.measure(c, &format!("route/{x}of{top}/t{tokens}"), tokens, || {
+            measure(&figures, c, &format!("route/{x}of{top}/t{tokens}"), tokens, || {
                 let args = route::Args {
                     experts: x,
                     top,
@@ -161,7 +124,7 @@ fn mixture(c: &mut Criterion) {
             });
         }
         for tokens in [512, 2048] {
-            bench.measure(c, &format!("sort/{x}of{top}/t{tokens}"), tokens, || {
+            measure(&figures, c, &format!("sort/{x}of{top}/t{tokens}"), tokens, || {
                 let args = sort_args(x, top, tokens, experts::tile(profile, x, top, tokens));
                 let operands = vec![
                     Data::U32(routing(x, top, tokens)),
@@ -173,7 +136,7 @@ fn mixture(c: &mut Criterion) {
     }
     for tokens in [1, 512] {
         let (width, top) = (768, 6);
-        bench.measure(c, &format!("combine/t{tokens}"), tokens, || {
+        measure(&figures, c, &format!("combine/t{tokens}"), tokens, || {
             let args = combine::Args {
                 width,
                 top,
@@ -190,7 +153,7 @@ fn mixture(c: &mut Criterion) {
             ];
             (combine::plan(profile, &args), operands)
         });
-        bench.measure(c, &format!("activate/relu_squared/t{tokens}"), tokens, || {
+        measure(&figures, c, &format!("activate/relu_squared/t{tokens}"), tokens, || {
             let activation = gate::Activation::ReluSquared;
             let args = activate::Args { activation, width, stride: width, unit: Unit::Choices(top) };
             (activate::plan(profile, &args), vec![Data::F32(vec![0.5; (tokens * top * width) as usize])])
@@ -198,12 +161,5 @@ fn mixture(c: &mut Criterion) {
     }
 }
 
-criterion_group! {
-    name = benches;
-    config = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_secs(1));
-    targets = mixture
-}
+criterion_group!(benches, mixture);
 criterion_main!(benches);
