@@ -164,8 +164,8 @@ def main(arguments=None):
     args = parser.parse_args(arguments)
     if bool(args.compare) == bool(args.save or args.against):
         parser.error("--save, --against or both; or --compare")
-    if args.runs < 1:
-        parser.error("--runs is at least 1")
+    if args.runs < 2:
+        parser.error("--runs is at least 2: one run has no range")
     try:
         if args.compare:
             old, new = map(load, args.compare)

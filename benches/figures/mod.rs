@@ -61,8 +61,11 @@ impl Work {
     }
 
     fn kernel(&self) -> String {
-        let names: Vec<_> = self.stages.iter().map(|(call, _)| call.kernel.name()).collect();
-        names.join(" + ")
+        let told = self.stages.chunk_by(|(a, _), (b, _)| a.kernel == b.kernel).map(|same| {
+            let name = same[0].0.kernel.name();
+            if same.len() == 1 { name } else { format!("{} × {name}", same.len()) }
+        });
+        told.collect::<Vec<_>>().join(" + ")
     }
 
     /// Bytes and operations of all stages.
