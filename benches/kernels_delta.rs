@@ -38,9 +38,8 @@ fn layer(profile: &Profile, shape: DeltaShape, tokens: u32) -> Work {
     };
     let mut vectors = noise.floats(2 * shape.heads as usize);
     vectors[..shape.heads as usize].iter_mut().for_each(|a| *a = -a.abs());
-    let [qkv, ab, states] =
-        [tokens * args.qkv_stride, tokens * args.ab_stride, shape.recurrent(1).values as u32]
-            .map(|count| noise.floats(count as usize));
+    let [qkv, ab, states] = [tokens * args.qkv_stride, tokens * args.ab_stride, shape.recurrent(1).values]
+        .map(|count| noise.floats(count as usize));
     let out_words = (tokens * args.out_stride) as usize;
     let data = |operand: &Operand| match operand {
         Operand::Qkv => Data::F32(qkv.clone()),
