@@ -2,7 +2,8 @@
 //! attention at long contexts, with their share of the ceilings measured in the same run. `benches/gpu_check.sh` runs it
 //! where a new machine is looked at; the criterion benches look closer.
 //!
-//! `cargo bench --bench wide` prints one JSON document; `-- --quick` leaves out what takes a software driver minutes.
+//! `cargo bench --bench wide [-- FILTER]` prints one JSON document; `-- --quick` leaves out what takes a software driver
+//! minutes.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod figures;
