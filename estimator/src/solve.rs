@@ -345,7 +345,7 @@ fn fullest(low: u32, high: u32, most: u64, bytes: impl Fn(u32) -> u64) -> u32 {
 }
 
 /// The same with so many slots; as many logit rows, where there were as many.
-fn with_slots(geometry: &Geometry, slots: u32) -> Geometry {
+pub(crate) fn with_slots(geometry: &Geometry, slots: u32) -> Geometry {
     let logit_rows =
         if geometry.logit_rows == geometry.slots { slots } else { geometry.logit_rows.max(slots) };
     Geometry { slots, logit_rows, ..geometry.clone() }
@@ -364,6 +364,7 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
         let mut suggestion = Suggestion::new(g, total);
         // None are a change where some were asked for.
         suggestion.images = seeing.then_some(suggestion.priced.images.count);
+        suggestion.snapshots = (asked.priced.snapshots > 0).then_some(suggestion.priced.snapshots);
         if !found.contains(&suggestion) {
             found.push(suggestion);
         }

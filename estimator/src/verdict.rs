@@ -107,6 +107,9 @@ pub struct Suggestion {
     /// Images, where some were asked for: those of `priced`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<u32>,
+    /// Snapshots, where some were asked for: those of `priced`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<u32>,
     /// What its plan costs.
     pub total: u64,
 }
@@ -121,7 +124,8 @@ impl Suggestion {
         let kv = geometry.kv_pair();
         let Geometry { context, slots, prefill_chunk, kv: _, logit_rows, draft_depth, priced } = geometry;
         let images = (priced.images.count > 0).then_some(priced.images.count);
-        Self { context, slots, prefill_chunk, kv, logit_rows, draft_depth, priced, images, total }
+        let snapshots = (priced.snapshots > 0).then_some(priced.snapshots);
+        Self { context, slots, prefill_chunk, kv, logit_rows, draft_depth, priced, images, snapshots, total }
     }
 
     /// The geometry.

@@ -392,10 +392,84 @@ fn too_many_images_are_as_many_as_fit() {
     let gemma = config("gemma-3-12b-it");
     let args = [gemma.as_str(), "--images", "100", "--memory", "40GB"];
     let (code, report, _) = ask(&args);
-    let nearest = &report["refusal"]["nearest"];
-    assert_eq!((code, &nearest[0]["priced"]["images"]["count"]), (3, &json!(32)), "{nearest}");
+    let nearest = report["refusal"]["nearest"].as_array().unwrap();
+    // A context that holds them all, else as many as there is room for, else none.
+    let offered: Vec<_> = nearest.iter().map(|near| (&near["context"], &near["images"])).collect();
+    let expected = [(&json!(25_600), &json!(100)), (&json!(8192), &json!(32)), (&json!(8192), &json!(0))];
+    assert_eq!((code, offered.as_slice()), (3, expected.as_slice()), "{nearest:?}");
+    for near in nearest {
+        let number = |key: &str| near[key].to_string();
+        let (context, images) = (number("context"), number("images"));
+        let flags = [gemma.as_str(), "--memory", "40GB", "--context", &context, "--images", &images];
+        let (code, report, said) = ask(&flags);
+        assert_eq!((code, &report["bytes"]["total"]), (0, &near["total"]), "{flags:?}: {said}");
+    }
     let (_, said) = text(&args);
     let copied = with(&args, &flags_of(&said));
-    assert!(copied.ends_with(&["--images".to_owned(), "32".to_owned()]), "{copied:?}");
+    assert!(copied.ends_with(&["--context".to_owned(), "25600".to_owned()]), "{copied:?}");
     assert_eq!(ask(&copied.iter().map(String::as_str).collect::<Vec<_>>()).0, 0);
+}
+
+#[test]
+fn one_model_drafts_for_another() {
+    let (qwen, small) = (config("qwen3.5-27b"), config("smollm2-135m"));
+    let named = |args: &[&str]| {
+        let (code, report, said) = ask(&[&[qwen.as_str()], args].concat());
+        let here = report["others"]["here"].as_array().cloned().unwrap_or_default();
+        let roles: Vec<String> = here.iter().map(|o| o["role"].as_str().unwrap().to_owned()).collect();
+        (code, roles, report, said)
+    };
+    let (_, own, alone, _) = named(&["--draft-depth", "3"]);
+    let (code, other, both, said) = named(&["--draft-depth", "3", "--draft", &small]);
+    assert_eq!((code, own, other), (0, vec!["draft_layers".into()], vec!["draft".into()]), "{said}");
+    // What the model itself takes hangs on the depth alone.
+    assert_eq!(alone["bytes"], both["bytes"]);
+    // So in an engine that takes one of them: with the small model, no layers of the large one.
+    let engine = |args: &[&str]| ask(&[&[&qwen, "--runtime", "vllm", "--draft-depth", "3"], args].concat()).1;
+    let (alone, both) = (engine(&[]), engine(&["--draft", &small]));
+    let weights = |report: &Value| report["bytes"]["weights"].as_u64().unwrap();
+    assert_eq!(weights(&alone) - weights(&both), 849_398_784);
+}
+
+#[test]
+fn what_changes_nothing_of_a_model_is_said() {
+    let cases: [(&str, &[&str], &str); 9] = [
+        ("llama-3.1-8b", &["--image-size", "10x10"], "how images are read is not known"),
+        ("gemma-3-12b-it", &["--image-size", "10x10"], ""),
+        ("qwen3.5-27b", &["--draft", "llama-3.1-8b"], "--draft drafts nothing without --draft-depth"),
+        ("gemma-3-12b-it", &["--draft-depth", "2"], "--draft-depth costs nothing without --draft"),
+        ("llama-3.1-8b", &["--runtime", "llama.cpp", "--swa-full"], "no layer slides"),
+        ("llama-3.1-8b", &["--runtime", "llama.cpp", "--mla", "dense"], "no layer caches a latent"),
+        ("llama-3.1-8b", &["--runtime", "vllm", "--mamba-cache", "all"], "no layer is recurrent"),
+        ("llama-3.1-8b", &["--runtime", "vllm", "--no-hybrid-kv"], "all layers are alike"),
+        ("qwen3.5-27b", &["--draft-depth", "2"], ""),
+    ];
+    for (model, flags, expected) in cases {
+        let flags: Vec<String> = flags
+            .iter()
+            .map(|flag| if *flag == "llama-3.1-8b" { config(flag) } else { (*flag).to_owned() })
+            .collect();
+        let model = config(model);
+        let args: Vec<&str> =
+            std::iter::once(model.as_str()).chain(flags.iter().map(String::as_str)).collect();
+        let (code, report, said) = ask(&args);
+        let warnings = report["warnings"].to_string();
+        assert_eq!(code, 0, "{args:?}: {said}");
+        if expected.is_empty() {
+            assert_eq!((warnings.as_str(), said.as_str()), ("[]", ""), "{args:?}");
+        } else {
+            assert!(warnings.contains(expected) && said.contains(expected), "{args:?}: {warnings} {said}");
+        }
+    }
+}
+
+#[test]
+fn snapshots_given_up_are_a_number() {
+    let llama = config("qwen3.5-27b");
+    let (code, report, _) = ask(&[&llama, "--snapshots", "50", "--memory", "56GB"]);
+    let nearest = report["refusal"]["nearest"].as_array().unwrap();
+    assert!(code == 3 && nearest.iter().all(|near| near["snapshots"].is_u64()), "{nearest:?}");
+    let (code, report, _) = ask(&[&llama, "--memory", "20GB"]);
+    let none = report["refusal"]["nearest"].as_array().unwrap();
+    assert!(code == 3 && none.iter().all(|near| near["snapshots"].is_null()), "{none:?}");
 }

@@ -20,6 +20,7 @@ use crate::roofline::ceilings;
 use crate::verdict::{Lasts, Overhead};
 use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
+use plimsoll_models::model::State;
 use plimsoll_models::{Checkpoint, Model, ModelError};
 use serde::Serialize;
 use std::mem::ManuallyDrop;
@@ -127,6 +128,40 @@ impl Args {
         let priced = Priced { images, ..asked.priced.clone() };
         let asked = Geometry { draft_depth: self.draft_depth, priced, ..asked }.with_kv(pair);
         self.peer.geometry(asked, self.geometry.chunk)
+    }
+}
+
+impl Args {
+    /// What was asked for and changes nothing of this model's price. That hangs on the model, which scripts go through many
+    /// of, so it is said and not refused.
+    fn without_effect(&self, model: &Model) -> Vec<String> {
+        let name = &model.name;
+        let any = |is: fn(&State) -> bool| model.states.iter().any(is);
+        let recurrent = any(|state| state.recurrent().is_some());
+        let sliding = any(|state| matches!(state, State::KvSliding { .. }));
+        let drafter = self.draft.is_some() || !model.extras.draft.is_empty();
+        let cases = [
+            (self.draft.is_some() && self.draft_depth == 0, "--draft drafts nothing without --draft-depth"),
+            (self.draft_depth > 0 && !recurrent && !drafter, "--draft-depth costs nothing without --draft"),
+            (
+                self.images.image_size.is_some() && model.extras.vision.is_none(),
+                "--image-size changes nothing: how images are read is not known",
+            ),
+            (self.peer.swa_full && !sliding, "--swa-full changes nothing: no layer slides"),
+            (
+                self.peer.no_hybrid_kv && !sliding && !recurrent,
+                "--no-hybrid-kv changes nothing: all layers are alike",
+            ),
+            (
+                self.peer.mamba_cache.is_some() && !recurrent,
+                "--mamba-cache changes nothing: no layer is recurrent",
+            ),
+            (
+                self.peer.mla.is_some() && !any(|s| s.latent().is_some()),
+                "--mla changes nothing: no layer caches a latent",
+            ),
+        ];
+        cases.into_iter().filter(|(holds, _)| *holds).map(|(_, said)| format!("{name}: {said}")).collect()
     }
 }
 
@@ -279,7 +314,12 @@ pub fn run(
         return Err(Failure::Usage("--html: that is the model's own file".into()));
     }
     // The process ends with this: to free what thousands of layers took piece by piece would be a fifth of its time.
-    let model = ManuallyDrop::new(recast(args, build(checkpoint, path)?, checkpoint)?);
+    let mut model = ManuallyDrop::new(recast(args, build(checkpoint, path)?, checkpoint)?);
+    if args.draft.is_some() {
+        // One drafts: the model that was named, and not layers of this one, which are not loaded then.
+        model.extras.draft.clear();
+    }
+    let model = model;
     let table = args.device.as_deref().map(DeviceTable::standard_for).transpose().map_err(table_error)?;
     let device = match (&args.device, &table) {
         (Some(_), _) if machine.is_some() => {
@@ -305,7 +345,10 @@ pub fn run(
         Some(_) => Vec::new(),
     };
     let geometry = args.geometry(&model);
-    let warnings = note_warnings(&model, &geometry);
+    let mut warnings = note_warnings(&model, &geometry);
+    warnings.extend(args.without_effect(&model).into_iter().inspect(|said| {
+        output::note(format_args!("plimsoll: {said}"));
+    }));
     let companions = companions(args)?;
     // The other engines' prices hold the layers that draft.
     let drafts = args.peer.engine().is_none().then_some(&*model);

@@ -288,7 +288,8 @@ pub fn token_embedding(model: &Model) -> Option<(u64, u64, Format)> {
 
 /// What is loaded of a checkpoint: the text; the drafting layers when they draft; the tower when there are images.
 fn loaded(model: &Model, geometry: &Geometry) -> u64 {
-    let draft = if geometry.draft_depth > 0 { stored_bytes(model, Part::Draft) } else { 0 };
+    let drafts = geometry.draft_depth > 0 && !model.extras.draft.is_empty();
+    let draft = if drafts { stored_bytes(model, Part::Draft) } else { 0 };
     let vision = if geometry.priced.images.count > 0 { stored_bytes(model, Part::Vision) } else { 0 };
     stored_bytes(model, Part::Text).saturating_add(draft).saturating_add(vision)
 }

@@ -200,7 +200,7 @@ impl Asker<'_> {
             Some(Suggestion::new(g, total))
         };
         let shorter = context.map(|context| Geometry { context, ..geometry.clone() });
-        let fewer = slots.map(|slots| Geometry { slots, ..geometry.clone() });
+        let fewer = slots.map(|slots| crate::solve::with_slots(geometry, slots));
         let smaller = chunk.map(|prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() });
         let near: Vec<Suggestion> =
             smaller.into_iter().chain(shorter).chain(fewer).filter_map(other).collect();
