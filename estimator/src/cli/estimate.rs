@@ -46,7 +46,8 @@ pub struct Args {
     /// Tokens drafted ahead: every recurrent state is kept N + 1 times, so that a rejected draft can be taken back
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_DRAFT_DEPTH)))]
     pub draft_depth: u32,
-    /// A model that drafts tokens for this one, beside it on the device
+    /// A model that drafts tokens for this one, beside it on the device: with --draft-depth. Layers of this one that draft
+    /// are not loaded then
     #[arg(long, value_name = "MODEL")]
     pub draft: Option<PathBuf>,
     /// Another model on the same device, with the same context and slots; may be given several times
