@@ -257,7 +257,7 @@ pub struct Report {
     pub profile: String,
     /// `None` where a limit allows no plan: there is nothing to add up.
     pub bytes: Option<Bytes>,
-    /// Fields of `bytes` that nobody can tell of another engine: 0 there, and not in the total.
+    /// Fields of `bytes` that nobody can tell of another engine: 0 there, and not in the total; `load_peak` is the total.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_in_bytes: Vec<String>,
     pub exact: Exact,

@@ -172,6 +172,55 @@ fn what_was_not_computed_is_no_zero() {
     assert_eq!(ask(&[&llama]).1.get("not_in_bytes"), None);
 }
 
+/// Every field of the bytes that is not a figure of the engine's is named, and no other.
+#[test]
+fn engines_name_every_field_that_they_give_no_figure_of() {
+    for (engine, own) in [("llama.cpp", false), ("vllm", false), ("mlx", true)] {
+        let (_, report, _) = ask(&[&config("gemma-3-12b-it"), "--runtime", engine]);
+        let named: Vec<&str> =
+            report["not_in_bytes"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        let bytes = report["bytes"].as_object().unwrap();
+        assert_eq!(named.contains(&"load_peak"), !own, "{engine}: {named:?}");
+        assert_eq!(bytes["load_peak"] == bytes["total"], !own, "{engine}");
+        assert_eq!(report["exact"]["activations"] == json!(false), named.contains(&"activations"));
+        for (name, value) in
+            bytes.iter().filter(|(name, _)| !["load_peak", "recurrent"].contains(&name.as_str()))
+        {
+            assert_eq!(*value == json!(0), named.contains(&name.as_str()), "{engine}: {name} is {value}");
+        }
+    }
+}
+
+/// Sentences of an engine's rules are of what the model has and what was asked for.
+#[test]
+fn engines_tell_the_rules_that_apply() {
+    let rules = |model: &str, flags: &[&str]| {
+        let (_, report, said) = ask(&[&[config(model).as_str(), "--runtime"], flags].concat());
+        let rules = report["rules"].as_array().unwrap_or_else(|| panic!("{flags:?}: {said}"));
+        rules.iter().map(|rule| rule.as_str().unwrap().to_owned()).collect::<Vec<_>>().join("\n")
+    };
+    let holds = "a sliding layer holds window";
+    for unified in [&[][..], &["--kv-unified"]] {
+        let of = |model: &str, flags: &[&str]| rules(model, &[&["llama.cpp"], unified, flags].concat());
+        let windows = of("gemma-3-12b-it", &[]);
+        assert!(windows.contains(holds) && !windows.contains("--swa-full"), "{windows}");
+        let every = of("gemma-3-12b-it", &["--swa-full"]);
+        assert!(!every.contains(holds) && every.contains("--swa-full"), "{every}");
+        let plain = of("llama-3.1-8b", &[]);
+        assert!(!plain.contains("slid") && plain.contains("cells rounded up to 256"), "{plain}");
+        let states = of("mamba2-codestral-7b", &[]);
+        assert!(!["cells", "stream", "slid"].iter().any(|word| states.contains(word)), "{states}");
+        assert!(states.contains("recurrent states in f32"), "{states}");
+    }
+    let states = rules("mamba2-codestral-7b", &["mlx"]);
+    assert!(!states.contains("cells") && !states.contains("buffer"), "{states}");
+    let states = rules("mamba2-codestral-7b", &["vllm", "--memory", "80GiB"]);
+    assert!(states.contains("blocks of states") && states.contains("sequences at once"), "{states}");
+    assert!(!states.contains("tokens in") && !states.contains("attention page"), "{states}");
+    let hybrid = rules("qwen3.5-9b", &["vllm", "--memory", "80GiB"]);
+    assert!(hybrid.contains("tokens in") && hybrid.contains("attention page"), "{hybrid}");
+}
+
 #[test]
 fn a_companion_that_cannot_be_is_a_refusal_by_its_name_and_limit() {
     let (llama, small, hybrid) = (config("llama-3.1-8b"), config("smollm2-135m"), config("qwen3.5-9b"));

@@ -113,6 +113,34 @@ geometry = [{}, { kv = "q9" }, { context = 0 }]
     }
 }
 
+/// What a row leaves open is the default also where its model cannot be opened; refusals change no exit code.
+#[test]
+fn defaults_are_those_of_every_row_and_refusals_end_well() {
+    let text = r#"
+device = [{ name = "small", memory = "1MiB" }]
+model = [{ path = "models/gemma-3-270m.json" }, { path = "models/none.json" }]
+"#;
+    let path = fleet("defaults", text);
+    let output = run(&["--fleet", &path, "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [opened, missing] = [0, 1].map(|at| &report["cells"][at]);
+    assert_eq!((&opened["verdict"], &missing["verdict"]), (&"refused".into(), &"cannot_price".into()));
+    for field in ["slots", "prefill_chunk", "kv"] {
+        let default = &opened[field];
+        assert!(!default.is_null(), "{field}");
+        // Formats of keys and values that are the same are one name.
+        assert_eq!(&missing[field], default, "{field}");
+    }
+    assert!(missing["context"].is_null() && missing["largest_context"].is_null());
+    let table = String::from_utf8(run(&["--fleet", &path]).stdout).unwrap();
+    let row = table.lines().find(|line| line.contains("none.json")).unwrap();
+    assert!(row.contains(" - ") && !row.contains("none "), "{row}");
+    let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("0 whatever the cells say"), "{help}");
+}
+
 #[test]
 fn a_device_of_nothing_is_a_slip_that_is_named() {
     for field in ["memory", "max_buffer", "max_binding"] {

@@ -67,7 +67,8 @@ pub struct Args {
     /// A device of the table to hold the model against: its memory, its limits, its rates (see --list-devices)
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Prices every model of a TOML file on every device at every geometry of it, instead of MODEL: what fits where
+    /// Prices every model of a TOML file on every device at every geometry of it, instead of MODEL: what fits where. The exit
+    /// code is 0 whatever the cells say, refusals among them; what is wrong with the file itself is 2 or 5
     #[arg(long, value_name = "FILE")]
     pub fleet: Option<PathBuf>,
     /// Lists the table of devices

@@ -13,7 +13,8 @@
 //! context = 32768                    # also slots, chunk, kv
 //! ```
 //!
-//! A row that cannot be read does not stop the others: its cells say why they cannot be priced.
+//! A row that cannot be read does not stop the others: its cells say why they cannot be priced. The exit code is 0 whatever
+//! the cells say, refusals among them: 2 and 5 are of the file itself.
 
 use super::args::{Output, build, on_hub, open};
 use super::{Failure, bytes, output, show};
@@ -202,13 +203,15 @@ fn cells(
     model: &Result<Model, String>,
 ) -> Vec<Cell> {
     let (row, asked) = (&file.device[device], &file.model[of]);
+    // Of what a row leaves open only the context is the model's to say.
+    let default = Geometry::default_for(0);
     let blank = |g: &GeometryRow| Cell {
         device: row.name.clone(),
         model: asked.path.display().to_string(),
         weights: asked.weights.clone().unwrap_or_else(|| "as-stored".into()),
         context: g.context,
-        slots: g.slots,
-        prefill_chunk: g.chunk,
+        slots: g.slots.or(Some(default.slots)),
+        prefill_chunk: g.chunk.or(Some(default.prefill_chunk)),
         kv: g.kv.clone().unwrap_or_else(|| "f16".into()),
         verdict: "cannot_price".into(),
         total: None,
@@ -353,23 +356,26 @@ pub fn show(path: &Path, asked: &Output) -> Result<(), Failure> {
     if json {
         return output::document(&report);
     }
-    let number = |n: Option<u32>| n.map_or("none".to_owned(), |n| bytes::grouped(n.into()));
+    let number = |n: Option<u32>, absent: &str| n.map_or(absent.to_owned(), |n| bytes::grouped(n.into()));
     let header =
         ["device", "model", "weights", "context", "slots", "KV", "verdict", "total", "largest context", ""];
     let mut table = show::table(&header, &[3, 4, 7, 8]);
     for c in &report.cells {
+        // Where nothing was priced nobody looked for one.
+        let none = if c.verdict == "cannot_price" { "-" } else { "none" };
+        let largest = number(c.largest_context, none);
         table.add_row([
             c.device.clone(),
             c.model.clone(),
             c.weights.clone(),
-            number(c.context),
-            number(c.slots),
+            number(c.context, "-"),
+            number(c.slots, "-"),
             c.kv.clone(),
             c.verdict.replace('_', " "),
             c.total.map_or(String::new(), bytes::human),
             match c.bounded_by {
-                Some(End::Search) => format!("at least {}", number(c.largest_context)),
-                _ => number(c.largest_context),
+                Some(End::Search) => format!("at least {largest}"),
+                _ => largest,
             },
             c.reason.as_deref().unwrap_or_default().chars().take(120).collect(),
         ]);

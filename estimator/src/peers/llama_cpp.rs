@@ -160,7 +160,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         peak: None,
         page: own.cell_padding,
         paging: None,
-        rules: rules(model, geometry, own, &cells, mla, slides.rule),
+        rules: rules(model, geometry, own, &cells, mla, slides),
     })
 }
 
@@ -214,27 +214,35 @@ fn rules(
     own: &Options,
     cells: &Cells,
     mla: Mla,
-    slides: Option<String>,
+    slides: slides::Slides,
 ) -> Vec<String> {
-    let mut rules = vec![
-        "context is the total over all slots (-c), chunk the micro-batch (n_ubatch)".to_owned(),
-        format!(
+    let mut rules =
+        vec!["context is the total over all slots (-c), chunk the micro-batch (n_ubatch)".to_owned()];
+    let sliding = slides.any();
+    // Recurrent layers have no cells.
+    let drafting = geometry.draft_depth > 0 && !model.extras.draft.is_empty();
+    if drafting || model.states.iter().any(|s| s.recurrent().is_none()) {
+        rules.push(format!(
             "cells rounded up to {}: {} in each of {} {}",
             own.cell_padding,
             cells.each,
             cells.streams,
             if cells.streams == 1 { "stream" } else { "streams" }
-        ),
-        if own.unified {
-            "unified: the slots share one stream; a sliding layer holds window x slots + micro-batch"
-                .to_owned()
+        ));
+        let streams = if own.unified {
+            "unified: the slots share one stream"
         } else {
-            "not unified: each slot has a stream; a sliding layer holds window + micro-batch in each"
-                .to_owned()
-        },
-    ];
-    rules.extend(slides);
-    if own.swa_full {
+            "not unified: each slot has a stream"
+        };
+        let holds = match (sliding && !own.swa_full, own.unified) {
+            (false, _) => "",
+            (true, true) => "; a sliding layer holds window x slots + micro-batch",
+            (true, false) => "; a sliding layer holds window + micro-batch in each",
+        };
+        rules.push(format!("{streams}{holds}"));
+    }
+    rules.extend(slides.rule);
+    if sliding && own.swa_full {
         rules.push("sliding layers keep every token (--swa-full)".into());
     }
     if !own.flash_attention {
@@ -260,7 +268,7 @@ fn rules(
             }
         ));
     }
-    if geometry.draft_depth > 0 && !model.extras.draft.is_empty() {
+    if drafting {
         rules.push("the drafting layers have a context of their own, as long as the target's".into());
     }
     rules.push("compute buffers are not a closed form and are not in the total".into());

@@ -166,9 +166,16 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
 
     let mut rules = vec![
         "context is of one sequence and chunk the prefill step; slots are a batch, each row as long as the longest".to_owned(),
-        format!("caches grow by 256 cells or a step: {} cells in the end", full.cells),
-        "while a cache grows the old and the new buffer are alive; evaluation is lazy, so that peak is a bound".to_owned(),
     ];
+    // Recurrent layers have no cells.
+    let grows = peak > 0;
+    if grows {
+        rules.push(format!("caches grow by 256 cells or a step: {} cells in the end", full.cells));
+        rules.push(
+            "while a cache grows the old and the new buffer are alive; evaluation is lazy, so that peak is a bound"
+                .to_owned(),
+        );
+    }
     if model.states.iter().any(|s| matches!(s, State::KvSliding { .. })) {
         rules.push("rotating caches hold window - 1 + step in the prefill and are never quantised".into());
     }
@@ -203,7 +210,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         kv_bytes_per_token: bytes("KV of a token", per_token)?,
         recurrent_bytes_per_slot: bytes("recurrent state", per_slot)?,
         largest: None,
-        peak: Some(Bound {
+        peak: grows.then(|| Bound {
             bytes: weights.saturating_add(recurrent).saturating_add(growing),
             why: "both copies of every cache while it grows, a bound".into(),
         }),

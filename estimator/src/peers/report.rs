@@ -37,14 +37,23 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         if let (Some(paging), Ok(Some(room))) = (&price.paging, asker.room(geometry)) {
             let pool = room.saturating_sub(price.weights).saturating_sub(overhead.bytes);
             let held = paging.hold(pool);
-            rules.push(format!(
-                "a pool of {} bytes holds {} tokens in {} blocks, {:.2} sequences of {} tokens at once",
-                grouped(pool),
-                grouped(held.tokens),
-                grouped(held.blocks),
-                held.concurrency,
-                grouped(geometry.context.into())
-            ));
+            // A pool of states alone holds sequences, however long they are.
+            rules.push(match paging.block {
+                0 => format!(
+                    "a pool of {} bytes holds {} blocks of states, {:.2} sequences at once",
+                    grouped(pool),
+                    grouped(held.blocks),
+                    held.concurrency
+                ),
+                _ => format!(
+                    "a pool of {} bytes holds {} tokens in {} blocks, {:.2} sequences of {} tokens at once",
+                    grouped(pool),
+                    grouped(held.tokens),
+                    grouped(held.blocks),
+                    held.concurrency,
+                    grouped(geometry.context.into())
+                ),
+            });
         }
     }
     let told = priced.as_ref().ok();
@@ -54,7 +63,7 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         geometry: geometry_part,
         profile: profile.name.clone(),
         bytes: told.map(bytes),
-        not_in_bytes: ["activations", "io", "retained", "load_host"].map(str::to_owned).into(),
+        not_in_bytes: not_in_bytes(told),
         exact: Exact { weights: true, kv: true, recurrent: true, activations: false },
         overhead: OverheadPart {
             bytes: overhead.bytes,
@@ -86,6 +95,15 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         peak: told.and_then(|p| p.peak.clone()),
         images: None,
     }
+}
+
+/// What the rules give no figure of. `load_peak` is the total there, unless an engine's own peak is a closed form.
+fn not_in_bytes(told: Option<&Price>) -> Vec<String> {
+    let mut names = vec!["activations", "io", "retained", "load_host"];
+    if told.is_none_or(|price| price.peak.is_none()) {
+        names.push("load_peak");
+    }
+    names.into_iter().map(str::to_owned).collect()
 }
 
 /// Weights, KV and recurrent states; what is no closed form is 0 and not in the total.

@@ -17,6 +17,11 @@ impl Slides {
     pub fn window(&self, state: usize) -> Option<u32> {
         self.windows.get(state).copied().flatten()
     }
+
+    /// Whether any layer keeps a window.
+    pub fn any(&self) -> bool {
+        self.windows.iter().any(Option::is_some)
+    }
 }
 
 /// What the table says of a family.

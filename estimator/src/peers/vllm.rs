@@ -279,9 +279,10 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     }
     if layers.iter().any(|l| l.kind == Kind::Recurrent) {
         rules.push(format!(
-            "recurrent states: mode {}, tail in 2 bytes a value and state in {}, padded to an attention page",
+            "recurrent states: mode {}, tail in 2 bytes a value and state in {}{}",
             own.mamba.name(),
-            own.state_bytes
+            own.state_bytes,
+            if smallest == 0 { "" } else { ", padded to an attention page" }
         ));
     }
     rules.push(format!(

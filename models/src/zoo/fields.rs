@@ -67,6 +67,16 @@ impl<'a> Fields<'a> {
         self.root.get(key).filter(|v| !v.is_null())
     }
 
+    /// What a field says wherever it is stated: in the text model, then in the whole. The first is what [`Self::get`] gives.
+    pub(super) fn everywhere(&self, key: &str) -> impl Iterator<Item = (bool, &'a Value)> + use<'a> {
+        self.knows(&[key]);
+        let of = |outer: bool, fields: Option<&'a Value>| {
+            let value = fields.and_then(|fields| fields.get(key)).filter(|v| !v.is_null());
+            value.map(|value| (outer, value))
+        };
+        [of(false, self.text), of(self.text.is_some(), Some(self.root))].into_iter().flatten()
+    }
+
     /// That a field is stated, be it `null`: what an absent one would mean for memory is not guessed at.
     ///
     /// # Errors
@@ -224,6 +234,20 @@ impl Range {
             number.to_string(),
         ))
     }
+}
+
+/// What whoever reads a price should know of an interval, of which every so many layers is a full one, where a list says
+/// another thing of the layers.
+pub(super) fn interval_note(
+    key: &str,
+    every: u32,
+    list: &str,
+    slides: impl Iterator<Item = bool>,
+) -> Option<String> {
+    let differ = (1u32..).zip(slides).any(|(layer, slides)| slides == layer.is_multiple_of(every));
+    differ.then(|| {
+        format!("{key} {every} says other layers than {list}, which is kept to: a list beats an interval")
+    })
 }
 
 const SIZE: &str = "an integer from 1 to 2147483647";

@@ -3,7 +3,7 @@
 
 use super::Architecture;
 use super::dense::{Defaults, Dense, gguf_size, metadata, rope_from_config, rope_from_gguf};
-use super::fields::{Fields, Range, shown, size};
+use super::fields::{Fields, Range, interval_note, shown, size};
 use super::weights::Weights;
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -33,6 +33,8 @@ struct Config {
     softcap: Option<f32>,
     /// Norm weights are stored zero-centred (GGUF writers add the one).
     plus_one: bool,
+    /// For [`Model::notes`].
+    notes: Vec<String>,
 }
 
 impl Architecture for Gemma3 {
@@ -77,17 +79,21 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         return Err(ModelError::unsupported("attn_logit_softcapping", "gemma3 without it is, as published"));
     }
     let head_dim = sizes.shape.head_dim;
-    // A list goes before a pattern.
-    fields.knows(&["sliding_window_pattern", "_sliding_window_pattern"]);
-    let sliding = match fields.strings("layer_types")? {
-        Some(types) => layer_types(&types, sizes.layers)?,
-        None => {
-            let every = match fields.any(&["sliding_window_pattern", "_sliding_window_pattern"]) {
-                Some(value) => size("sliding_window_pattern", value)?,
-                None => PATTERN,
-            };
-            pattern(sizes.layers, every)
+    // A list goes before an interval, which must be one all the same.
+    let mut intervals = Vec::new();
+    for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
+        if let Some(value) = fields.get(key) {
+            intervals.push((key, size(key, value)?));
         }
+    }
+    let (sliding, notes) = match fields.strings("layer_types")? {
+        Some(types) => {
+            let listed = layer_types(&types, sizes.layers)?;
+            let note = |&(key, every)| interval_note(key, every, "layer_types", listed.iter().copied());
+            let notes = intervals.iter().filter_map(note).collect();
+            (listed, notes)
+        }
+        None => (pattern(sizes.layers, intervals.first().map_or(PATTERN, |(_, every)| *every)), vec![]),
     };
     let key = "query_pre_attn_scalar";
     let query_scalar = fields.within(key, Some(256.0), Range::SCALAR)?;
@@ -112,6 +118,7 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
         ropes: vec![full, local],
         softcap: softcap.map(|cap| cap as f32),
         plus_one: true,
+        notes,
         sizes,
     })
 }
@@ -137,6 +144,7 @@ fn from_gguf(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
         ropes: vec![full, Rope::new(local, head_dim, Scaling::None)],
         softcap: softcap.map(|cap| cap as f32),
         plus_one: false,
+        notes: vec![],
         sizes,
     })
 }
@@ -194,7 +202,7 @@ impl Names {
 }
 
 fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<Model, ModelError> {
-    let Config { sizes, window, sliding, scale, ropes, softcap, plus_one } = config;
+    let Config { sizes, window, sliding, scale, ropes, softcap, plus_one, notes: told } = config;
     let Dense { vocab, hidden, layers, ffn, shape, eps, .. } = sizes;
     let names = Names::of(checkpoint);
     let mut w = Weights::new(checkpoint)?;
@@ -264,7 +272,7 @@ fn build(checkpoint: &Checkpoint, architecture: &str, config: Config) -> Result<
         states: sliding.iter().map(state).collect(),
         ropes,
         graph: g.finish(logits),
-        notes: vec![],
+        notes: told,
         extras: Default::default(),
     })
 }

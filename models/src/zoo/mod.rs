@@ -173,6 +173,7 @@ impl Registry {
         model.notes.extend(checkpoint.notes().iter().cloned());
         if checkpoint.source() == Source::Config {
             model.notes.extend(packed.missed(&model)?);
+            model.notes.extend(weights::dtype_note(checkpoint)?);
         }
         model.notes.extend(packed.note);
         if let Some(why) = priced {

@@ -275,8 +275,8 @@ fn read(key: &str, block: &Value) -> Result<Quantization, ModelError> {
     if !block.is_object() {
         return Err(ModelError::field(key, "an object", shown(block)));
     }
-    let method = block.get("quant_method").and_then(Value::as_str);
-    let algo = block.get("quant_algo").and_then(Value::as_str);
+    let method = name(key, block, "quant_method")?;
+    let algo = name(key, block, "quant_algo")?;
     let said = match (method, algo) {
         (Some("compressed-tensors"), _) => groups::compressed_tensors(key, block),
         (Some("mxfp4"), _) => mxfp4(key, block),
@@ -354,18 +354,8 @@ fn mlx(key: &str, block: &Value) -> Result<Quantization, ModelError> {
 }
 
 fn mlx_scheme(key: &str, block: &Value) -> Result<Scheme, ModelError> {
-    let number = |name: &str, default: u64| match block.get(name).filter(|v| !v.is_null()) {
-        None => Ok(default),
-        Some(value) => value
-            .as_u64()
-            .ok_or_else(|| ModelError::field(format!("{key}.{name}"), "a whole number", shown(value))),
-    };
-    let mode = match block.get("mode").filter(|v| !v.is_null()) {
-        None => "affine",
-        Some(mode) => mode
-            .as_str()
-            .ok_or_else(|| ModelError::field(format!("{key}.mode"), "the name of a mode", shown(mode)))?,
-    };
+    let number = |name: &str, default: u64| whole(key, block, name).map(|stated| stated.unwrap_or(default));
+    let mode = name(key, block, "mode")?.unwrap_or("affine");
     let (format, bits, group) = match mode {
         "affine" => {
             let (bits, group) = (number("bits", 4)?, number("group_size", 64)?);
@@ -410,13 +400,13 @@ fn modelopt(key: &str, block: &Value) -> Result<Quantization, ModelError> {
         }
     }
     let mut named = BTreeMap::new();
-    if let Some(layers) = block.get("quantized_layers").and_then(Value::as_object) {
-        for (name, layer) in layers {
-            let place = format!("{key}.quantized_layers.{name}");
-            named.insert(name.clone(), modelopt_scheme(&place, layer)?);
-        }
+    for (name, layer) in object(&format!("{key}.quantized_layers"), block.get("quantized_layers"))? {
+        let place = format!("{key}.quantized_layers.{name}");
+        expect_object(&place, Some(layer))?;
+        named.insert(name.clone(), modelopt_scheme(&place, layer)?);
     }
-    let mixed = block.get("quant_algo").and_then(Value::as_str) == Some("MIXED_PRECISION");
+    name(key, block, "kv_cache_quant_algo")?;
+    let mixed = name(key, block, "quant_algo")? == Some("MIXED_PRECISION");
     let default = if mixed { None } else { modelopt_scheme(key, block)? };
     groups::check_modelopt(key, block)?;
     if mixed && named.is_empty() {
@@ -440,24 +430,53 @@ fn modelopt(key: &str, block: &Value) -> Result<Quantization, ModelError> {
 }
 
 fn modelopt_scheme(key: &str, block: &Value) -> Result<Option<Scheme>, ModelError> {
-    let Some(algo) = block.get("quant_algo").filter(|v| !v.is_null()) else { return Ok(None) };
-    match algo.as_str() {
-        Some("FP8" | "FP8_PER_CHANNEL_PER_TOKEN") => Ok(Some(Scheme::Packed(Format::Fp8))),
-        Some("NVFP4" | "W4A16_NVFP4") => {
-            match block.get("group_size").and_then(Value::as_u64).unwrap_or(16) {
-                16 => Ok(Some(Scheme::Packed(Format::Nvfp4Scaled))),
-                other => Err(ModelError::field(
-                    format!("{key}.group_size"),
-                    "16, which NVFP4 always has",
-                    other.to_string(),
-                )),
-            }
-        }
+    let Some(algo) = name(key, block, "quant_algo")? else { return Ok(None) };
+    match algo {
+        "FP8" | "FP8_PER_CHANNEL_PER_TOKEN" => Ok(Some(Scheme::Packed(Format::Fp8))),
+        "NVFP4" | "W4A16_NVFP4" => match whole(key, block, "group_size")?.unwrap_or(16) {
+            16 => Ok(Some(Scheme::Packed(Format::Nvfp4Scaled))),
+            other => Err(ModelError::field(
+                format!("{key}.group_size"),
+                "16, which NVFP4 always has",
+                other.to_string(),
+            )),
+        },
         _ => Err(ModelError::unsupported(
-            format!("{key}.quant_algo {}", shown(algo)),
+            format!("{key}.quant_algo {}", quoted(algo)),
             "FP8, NVFP4, W4A16_NVFP4 and MIXED_PRECISION of them are",
         )),
     }
+}
+
+/// A name within a block, `null` counting as absent.
+fn name<'a>(key: &str, block: &'a Value, field: &str) -> Result<Option<&'a str>, ModelError> {
+    let Some(value) = block.get(field).filter(|v| !v.is_null()) else { return Ok(None) };
+    let name = value.as_str();
+    name.map(Some).ok_or_else(|| ModelError::field(format!("{key}.{field}"), "a name", shown(value)))
+}
+
+/// A whole number within a block, `null` counting as absent.
+fn whole(key: &str, block: &Value, field: &str) -> Result<Option<u64>, ModelError> {
+    let Some(value) = block.get(field).filter(|v| !v.is_null()) else { return Ok(None) };
+    let whole = value.as_u64();
+    whole.map(Some).ok_or_else(|| ModelError::field(format!("{key}.{field}"), "a whole number", shown(value)))
+}
+
+/// The entries of an object; `null` counts as one without any.
+fn object<'a>(
+    key: &str,
+    value: Option<&'a Value>,
+) -> Result<impl Iterator<Item = (&'a String, &'a Value)> + use<'a>, ModelError> {
+    let value = value.filter(|v| !v.is_null());
+    match value.filter(|v| !v.is_object()) {
+        Some(other) => Err(ModelError::field(key, "an object", shown(other))),
+        None => Ok(value.and_then(Value::as_object).into_iter().flatten()),
+    }
+}
+
+/// That a value, where there is one, is an object.
+fn expect_object(key: &str, value: Option<&Value>) -> Result<(), ModelError> {
+    object(key, value).map(|_| ())
 }
 
 fn strings<'a>(key: &str, value: Option<&'a Value>) -> Result<Vec<&'a str>, ModelError> {

@@ -416,9 +416,46 @@ fn mixed(name: &str) -> ModelError {
 
 /// The dtype a bare configuration states; bf16 where it states none, as published checkpoints are.
 pub(super) fn configured_dtype(checkpoint: &Checkpoint) -> Result<Format, ModelError> {
-    let Ok(fields) = super::fields::Fields::of(checkpoint) else { return Ok(Format::BF16) };
-    let stated = ["dtype", "torch_dtype"].into_iter().find_map(|key| Some((key, fields.get(key)?)));
-    let Some((key, value)) = stated else { return Ok(Format::BF16) };
+    Ok(stated_dtypes(checkpoint)?.first().map_or(Format::BF16, |stated| stated.format))
+}
+
+/// What is to be told of dtypes that a configuration states and that another goes before.
+pub(super) fn dtype_note(checkpoint: &Checkpoint) -> Result<Option<String>, ModelError> {
+    let stated = stated_dtypes(checkpoint)?;
+    let Some(first) = stated.first() else { return Ok(None) };
+    let other = stated.iter().find(|other| other.format != first.format);
+    Ok(other.map(|other| {
+        format!("{} {} goes before {} {}", first.place(), first.format, other.place(), other.format)
+    }))
+}
+
+struct StatedDtype {
+    key: &'static str,
+    /// Of the whole, where the text model has fields of its own.
+    outer: bool,
+    format: Format,
+}
+
+impl StatedDtype {
+    fn place(&self) -> String {
+        format!("{}{}", if self.outer { "the outer " } else { "" }, self.key)
+    }
+}
+
+/// Every dtype that a configuration states: the text model's own first, and the newer spelling first.
+fn stated_dtypes(checkpoint: &Checkpoint) -> Result<Vec<StatedDtype>, ModelError> {
+    let Ok(fields) = super::fields::Fields::of(checkpoint) else { return Ok(Vec::new()) };
+    let mut stated = Vec::new();
+    for key in ["dtype", "torch_dtype"] {
+        for (outer, value) in fields.everywhere(key) {
+            stated.push(StatedDtype { key, outer, format: dtype(key, value)? });
+        }
+    }
+    stated.sort_by_key(|stated| stated.outer);
+    Ok(stated)
+}
+
+fn dtype(key: &str, value: &serde_json::Value) -> Result<Format, ModelError> {
     // Some writers keep the framework's own name of it.
     match value.as_str().map(|name| name.strip_prefix("torch.").unwrap_or(name)) {
         Some("bfloat16") => Ok(Format::BF16),

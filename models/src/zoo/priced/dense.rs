@@ -6,7 +6,7 @@ use crate::error::ModelError;
 use crate::model::Model;
 use crate::zoo::Architecture;
 use crate::zoo::dense::{Defaults, Dense};
-use crate::zoo::fields::{Fields, size};
+use crate::zoo::fields::{Fields, interval_note, size};
 use crate::zoo::llama::SILU;
 use serde_json::Value;
 
@@ -53,6 +53,18 @@ pub(super) fn windows(
         )),
     };
     kinds.into_iter().map(one).collect()
+}
+
+/// What is to be told of an interval that is stated beside a list of the layers, where any of them slides.
+pub(super) fn interval_told(
+    fields: &Fields<'_>,
+    key: &str,
+    every: u32,
+    list: &str,
+    windows: &[Option<u32>],
+) -> Option<String> {
+    let slides = windows.iter().any(Option::is_some) && fields.get(key).is_some();
+    slides.then(|| interval_note(key, every, list, windows.iter().map(Option::is_some))).flatten()
 }
 
 /// A number of layers that may be 0.

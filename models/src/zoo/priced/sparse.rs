@@ -1,7 +1,7 @@
 //! Transformers of experts: llama4, afmoe and qwen3_vl_moe.
 
 use super::deepseek::{MAX_EXPERT_WIDTH, MAX_EXPERTS, PARTS, bounded, stacks};
-use super::dense::{configured, count, window, windows};
+use super::dense::{configured, count, interval_told, window, windows};
 use super::{Attention, Experts, Ffn, Layer, MLP, Mixer, Names, Spec, Stacks, UNCOMPARED, build::build};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -46,6 +46,8 @@ impl Architecture for Llama4 {
             None => !(layer + 1).is_multiple_of(every),
         };
         let windows = windows(&fields, sizes.layers, chunk, slides)?;
+        let kept = if fields.get("layer_types").is_some() { "layer_types" } else { "no_rope_layers" };
+        let beaten = interval_told(&fields, "no_rope_layer_interval", every, kept, &windows);
         let step = fields.size("interleave_moe_layer_step", Some(1))?;
         let listed = list(&fields, "moe_layers")?;
         let sparse = |layer: u32| match &listed {
@@ -93,7 +95,7 @@ impl Architecture for Llama4 {
             why: "attention in chunks has no kernel",
             names: Names::LLAMA.found(checkpoint, fields.is_nested()),
             layers: (0..).zip(windows).map(layer).collect(),
-            notes: slides.then(|| note.to_owned()).into_iter().collect(),
+            notes: slides.then(|| note.to_owned()).into_iter().chain(beaten).collect(),
             drafts: vec![],
             sizes,
         };
@@ -145,6 +147,7 @@ impl Architecture for Afmoe {
         }
         let window = window(&fields, "sliding_window")?;
         let windows = windows(&fields, sizes.layers, window, |layer| !(layer + 1).is_multiple_of(every))?;
+        let beaten = interval_told(&fields, "global_attn_every_n_layers", every, "layer_types", &windows);
         let dense = count(&fields, "num_dense_layers", 1)?;
         let width = fields.size("moe_intermediate_size", None)?;
         let shared = match fields.get("num_shared_experts") {
@@ -181,7 +184,7 @@ impl Architecture for Afmoe {
             why: UNCOMPARED,
             names: names.found(checkpoint, false),
             layers: (0..).zip(windows).map(layer).collect(),
-            notes: vec![],
+            notes: beaten.into_iter().collect(),
             drafts: vec![],
             sizes,
         };

@@ -1,6 +1,6 @@
 //! Groups of modules with a scheme for each: compressed-tensors' own, and modelopt's copy of them.
 
-use super::{Pattern, Quantization, Scheme, strings};
+use super::{Pattern, Quantization, Scheme, expect_object, name, object, strings, whole};
 use crate::error::{ModelError, quoted};
 use crate::zoo::fields::shown;
 use plimsoll_kernels::Format;
@@ -13,13 +13,14 @@ pub(super) fn compressed_tensors(key: &str, block: &Value) -> Result<Quantizatio
         .into_iter()
         .map(|text| target(key, text))
         .collect::<Result<_, _>>()?;
-    let groups = block.get("config_groups").and_then(Value::as_object);
-    let groups =
-        groups.ok_or_else(|| ModelError::field(format!("{key}.config_groups"), "groups", "nothing"))?;
+    let place = format!("{key}.config_groups");
+    let mut groups = object(&place, block.get("config_groups"))?.peekable();
+    expect_object(&format!("{key}.kv_cache_scheme"), block.get("kv_cache_scheme"))?;
     expect_dense(key, block)?;
-    if groups.is_empty() {
-        if block.get("kv_cache_scheme").is_none_or(Value::is_null) {
-            return Err(ModelError::field(format!("{key}.config_groups"), "groups", "nothing"));
+    if groups.peek().is_none() {
+        let keys_alone = block.get("kv_cache_scheme").is_some_and(|v| !v.is_null());
+        if !keys_alone || block.get("config_groups").is_none_or(Value::is_null) {
+            return Err(ModelError::field(place, "groups", "nothing"));
         }
         let note = Some(format!("{key} states no groups of weights: priced plain"));
         return Ok(Quantization { note, ..Quantization::default() });
@@ -48,13 +49,12 @@ pub(super) fn compressed_tensors(key: &str, block: &Value) -> Result<Quantizatio
 
 /// That no values are left out of what is stored: where some are, the rest has a form of its own.
 fn expect_dense(key: &str, block: &Value) -> Result<(), ModelError> {
-    let format = block.get("sparsity_config").and_then(|s| s.get("format")).filter(|v| !v.is_null());
-    match format.map(|value| (value.as_str(), value)) {
-        None | Some((Some("dense"), _)) => Ok(()),
-        Some((_, other)) => {
-            let what = format!("{key}.sparsity_config.format {}", shown(other));
-            Err(ModelError::unsupported(what, "dense is"))
-        }
+    let place = format!("{key}.sparsity_config");
+    let stated = block.get("sparsity_config");
+    expect_object(&place, stated)?;
+    match stated.map(|config| name(&place, config, "format")).transpose()?.flatten() {
+        None | Some("dense") => Ok(()),
+        Some(other) => Err(ModelError::unsupported(format!("{place}.format {}", quoted(other)), "dense is")),
     }
 }
 
@@ -84,13 +84,20 @@ fn check_format(place: &str, format: Option<&Value>, scheme: Scheme) -> Result<(
 pub(super) fn check_modelopt(key: &str, block: &Value) -> Result<(), ModelError> {
     let algo = block.get("quant_algo").and_then(Value::as_str).unwrap_or_default();
     let nvfp4 = algo.contains("NVFP4");
-    for (name, group) in block.get("config_groups").and_then(Value::as_object).into_iter().flatten() {
+    for (name, group) in object(&format!("{key}.config_groups"), block.get("config_groups"))? {
+        let place = format!("{key}.config_groups.{name}");
+        expect_object(&place, Some(group))?;
+        strings(&format!("{place}.targets"), group.get("targets"))?;
+        expect_object(&format!("{place}.weights"), group.get("weights"))?;
         let Some(weights) = group.get("weights").filter(|v| v.is_object()) else { continue };
         let number = |field: &str| weights.get(field).filter(|v| !v.is_null());
         let of = |field: &str, expected: &str| {
             let got = number(field).map_or_else(|| "nothing".to_owned(), shown);
-            let key = format!("{key}.config_groups.{name}.weights.{field}");
-            Err(ModelError::field(key, format!("{expected}, as {algo} has"), got))
+            Err(ModelError::field(
+                format!("{place}.weights.{field}"),
+                format!("{expected}, as {algo} has"),
+                got,
+            ))
         };
         let bits = number("num_bits").map(Value::as_u64);
         let group = number("group_size").map(Value::as_u64);
@@ -108,18 +115,20 @@ pub(super) fn check_modelopt(key: &str, block: &Value) -> Result<(), ModelError>
 }
 
 fn group_scheme(place: &str, group: &Value) -> Result<Scheme, ModelError> {
+    expect_object(place, Some(group))?;
+    let key = format!("{place}.weights");
+    expect_object(&key, group.get("weights"))?;
     let weights = group.get("weights").filter(|v| v.is_object());
-    let weights =
-        weights.ok_or_else(|| ModelError::field(format!("{place}.weights"), "a scheme", "nothing"))?;
-    let text = |name: &str| weights.get(name).and_then(Value::as_str);
-    let number = |name: &str| weights.get(name).and_then(Value::as_u64);
-    match (text("type"), number("num_bits"), number("group_size"), text("strategy")) {
+    let weights = weights.ok_or_else(|| ModelError::field(key.as_str(), "a scheme", "nothing"))?;
+    let text = |field: &str| name(&key, weights, field);
+    let number = |field: &str| whole(&key, weights, field);
+    match (text("type")?, number("num_bits")?, number("group_size")?, text("strategy")?) {
         (Some("float"), Some(4), Some(16), _) => Ok(Scheme::Packed(Format::Nvfp4Scaled)),
         (Some("float"), Some(8), None, None | Some("tensor" | "channel")) => Ok(Scheme::Packed(Format::Fp8)),
         (kind, bits, group, strategy) => Err(ModelError::unsupported(
             format!(
                 "{place} ({} of {} bits, group {group:?}, strategy {})",
-                quoted(kind.unwrap_or("a number")),
+                quoted(kind.unwrap_or("unstated")),
                 bits.map_or("unstated".to_owned(), |b| b.to_string()),
                 quoted(strategy.unwrap_or("unstated")),
             ),
