@@ -138,7 +138,13 @@ fn refusals_say_how_long_they_hold() {
     let forbidden = of(&["--memory", "1000"]);
     assert_eq!(code(&forbidden), 3);
     assert!(stderr(&forbidden).contains("; permanent: asked again"), "{}", stderr(&forbidden));
-    let busy = of(&["--reserve", "9000TB"]);
+    // More than there is, whoever goes.
+    let impossible = of(&["--reserve", "9000TB"]);
+    assert_eq!(code(&impossible), 3);
+    assert!(stderr(&impossible).contains("; permanent: asked again"), "{}", stderr(&impossible));
+    // Room for the model is all that is left of the machine, and that others have.
+    let total = good(&["devices", "--json"])["adapters"][0]["adapter"]["memory"]["total"].as_u64().unwrap();
+    let busy = of(&["--reserve", &(total - (64 << 20)).to_string()]);
     assert_eq!(code(&busy), 3);
     assert!(stderr(&busy).contains("; not permanent: it may be asked again"), "{}", stderr(&busy));
 }
