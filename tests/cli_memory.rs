@@ -103,6 +103,34 @@ fn reports_for_people_echo_the_limits() {
     }
 }
 
+/// The operator's word holds for what is measured without a model, too.
+#[test]
+fn ceilings_keep_the_operators_limits() {
+    let refused = run(&["bench", "--ceilings", "--memory", "64MiB"]);
+    assert_eq!(code(&refused), 3, "{}", stderr(&refused));
+    for part in ["--ceilings", "134,230,016", "67,108,864", "flag --memory", "; permanent"] {
+        assert!(stderr(&refused).contains(part), "{part}: {}", stderr(&refused));
+    }
+    for name in ["PLIMSOLL_MEMORY_LIMIT", "PLIMSOLL_CACHE_LIMIT"] {
+        let junk = plimsoll().args(["bench", "--ceilings"]).env(name, "junk").output().unwrap();
+        assert_eq!(code(&junk), 2, "{}", stderr(&junk));
+        assert!(stderr(&junk).contains(name), "{}", stderr(&junk));
+    }
+}
+
+/// What is kept nothing of is not paid for.
+#[test]
+fn snapshots_and_a_cache_limit_that_keeps_none_are_a_usage_error() {
+    let model = support::data("golden/nemotron_h").display().to_string();
+    let bench = ["bench", &model, "-p", "8", "-n", "1", "-r", "1", "--context", "64", "--snapshots", "4"];
+    let output = run(&[&bench[..], &["--cache-limit", "0"]].concat());
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("--snapshots 4: flag --cache-limit is 0"), "{}", stderr(&output));
+    let output = plimsoll().args(bench).env("PLIMSOLL_CACHE_LIMIT", "0").output().unwrap();
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("PLIMSOLL_CACHE_LIMIT"), "{}", stderr(&output));
+}
+
 /// A refusal tells people too whether there is any use in asking again.
 #[test]
 fn refusals_say_how_long_they_hold() {
@@ -110,7 +138,13 @@ fn refusals_say_how_long_they_hold() {
     let forbidden = of(&["--memory", "1000"]);
     assert_eq!(code(&forbidden), 3);
     assert!(stderr(&forbidden).contains("; permanent: asked again"), "{}", stderr(&forbidden));
-    let busy = of(&["--reserve", "9000TB"]);
+    // More than there is, whoever goes.
+    let impossible = of(&["--reserve", "9000TB"]);
+    assert_eq!(code(&impossible), 3);
+    assert!(stderr(&impossible).contains("; permanent: asked again"), "{}", stderr(&impossible));
+    // Room for the model is all that is left of the machine, and that others have.
+    let total = good(&["devices", "--json"])["adapters"][0]["adapter"]["memory"]["total"].as_u64().unwrap();
+    let busy = of(&["--reserve", &(total - (64 << 20)).to_string()]);
     assert_eq!(code(&busy), 3);
     assert!(stderr(&busy).contains("; not permanent: it may be asked again"), "{}", stderr(&busy));
 }
@@ -165,6 +199,27 @@ mod ulimit {
             let output = under(flag, least * step / 12, &bench);
             assert!([0, 3, 6].contains(&code(&output)), "{step}: {}", stderr(&output));
         }
+    }
+
+    /// What the adapter does at best is measured in buffers, and they are weighed like a load's.
+    #[test]
+    fn ceilings_are_refused_where_their_buffers_have_no_room() {
+        for (flag, kilobytes) in [("-v", 900_000), ("-d", 200_000), ("-d", 8000)] {
+            let output = under(flag, kilobytes, &["bench", "--ceilings"]);
+            assert!([3, 6].contains(&code(&output)), "{flag} {kilobytes}: {}", stderr(&output));
+            assert!(stderr(&output).contains(&format!("ulimit {flag}")), "{}", stderr(&output));
+        }
+    }
+
+    /// A driver that gets nothing says nothing, which is no word about drivers.
+    #[test]
+    fn no_adapter_is_found_missing_where_a_limit_hides_it() {
+        for (flag, kilobytes) in [("-d", 8000), ("-v", 400_000)] {
+            let output = under(flag, kilobytes, &["devices"]);
+            assert_eq!(code(&output), 6, "{flag}: {}", stderr(&output));
+            assert!(stderr(&output).contains(&format!("ulimit {flag}")), "{}", stderr(&output));
+        }
+        assert_eq!(code(&under("-d", 4_000_000, &["devices"])), 0);
     }
 
     #[test]

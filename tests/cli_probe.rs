@@ -55,7 +55,7 @@ fn a_dry_run_and_the_preflight_load_nothing() {
     assert_eq!(code(&preflight), 0, "{}", stderr(&preflight));
     let checks = document(&preflight)["preflight"].clone();
     let names: Vec<&str> = checks.as_array().unwrap().iter().map(|c| c["check"].as_str().unwrap()).collect();
-    let checks_of_all = ["free memory", "swap", "other processes", "address space"];
+    let checks_of_all = ["free memory", "swap", "other processes", "address space", "data size"];
     let operators = ["memory limit", "reserve", "retained"];
     // Between them stands a control group, where there is one.
     assert!(names.starts_with(&checks_of_all) && names.ends_with(&operators), "{names:?}");
@@ -64,15 +64,17 @@ fn a_dry_run_and_the_preflight_load_nothing() {
     }
     // A limit is seen, and asked about; a model's weights are held against what is free.
     let program = env!("CARGO_BIN_EXE_plimsoll");
-    let limited = format!("ulimit -v 8000000; exec {program} probe {} --preflight", golden());
-    let limited = Command::new("sh").args(["-c", &limited]).output().unwrap();
-    let text = String::from_utf8_lossy(&limited.stdout).into_owned();
-    assert_eq!(code(&limited), 0, "{}", stderr(&limited));
-    if cfg!(target_os = "linux") {
-        let line = text.lines().find(|line| line.contains("address space")).unwrap();
-        assert!(line.contains("ask") && line.contains("8,192,000,000"), "{text}");
+    for (flag, check) in [("-v", "address space"), ("-d", "data size")] {
+        let limited = format!("ulimit {flag} 8000000; exec {program} probe {} --preflight", golden());
+        let limited = Command::new("sh").args(["-c", &limited]).output().unwrap();
+        let text = String::from_utf8_lossy(&limited.stdout).into_owned();
+        assert_eq!(code(&limited), 0, "{}", stderr(&limited));
+        if cfg!(target_os = "linux") {
+            let line = text.lines().find(|line| line.contains(check)).unwrap();
+            assert!(line.contains("ask") && line.contains("8,192,000,000"), "{text}");
+        }
+        assert!(text.contains("model"), "{text}");
     }
-    assert!(text.contains("model"), "{text}");
 }
 
 /// What the environment asks is checked before a probe of hours, and shown.
@@ -219,6 +221,26 @@ fn a_limit_of_the_system_is_a_result() {
         );
         Command::new("sh").args(["-c", &command]).stdin(Stdio::null()).output().unwrap()
     };
+    // A log's step is a step under one limit of data.
+    let log = std::env::temp_dir().join(format!("plimsoll-data-{}", std::process::id()));
+    let _ = std::fs::remove_file(&log);
+    for (limit, key) in [("ulimit -d 4000000;", json!(4_096_000_000_u64)), ("", Value::Null)] {
+        let command = format!(
+            "{limit} exec {program} probe {model} --chunk 32 --json --pause 0 --from 64 --max 64 --log {}",
+            log.display()
+        );
+        let output = Command::new("sh").args(["-c", &command]).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let found = document(&output);
+        assert_eq!(found["limits"]["data_size"], key);
+        assert_eq!(found["runs"][0]["from_log"], json!([]), "{found}");
+        let differ = found["log_not_used"].as_array().unwrap();
+        assert!(differ.iter().all(|of| of["differ"] == json!(["limits.data_size"])), "{differ:?}");
+        assert_eq!(differ.is_empty(), !limit.is_empty());
+        let under = found["runs"][0]["ceiling"]["under"].as_str().unwrap();
+        assert_eq!(under.contains("ulimit -d"), !limit.is_empty(), "{under}");
+    }
+    std::fs::remove_file(&log).unwrap();
     for pause in ["0", "1s"] {
         let output = probe(pause);
         assert_eq!(code(&output), 0, "{} {}", stderr(&output), String::from_utf8_lossy(&output.stdout));
@@ -326,6 +348,12 @@ fn a_log_of_something_else_is_named_and_figures_that_cannot_be_are_errors() {
         ("\"allocated\":", "1,\"x\":"),
         ("\"filled\":", "999999999999,\"x\":"),
         ("\"drift\":", "7.5,\"x\":"),
+        ("\"prefill_tokens_per_second\":", "1e300,\"x\":"),
+        ("\"bytes_per_second\":", "1e300,\"x\":"),
+        ("\"peak\":", "1,\"x\":"),
+        ("\"checked\":{\"mode\":\"full\",\"tokens\":", "0,\"x\":"),
+        ("\"tokens\":[", "],\"x\":["),
+        ("\"anchors\":[", "],\"x\":["),
     ] {
         let lines = whole.lines().map(|text| match text.contains("\"passed\"") {
             true => text.replacen(field, &format!("{field}{to}"), 1) + "\n",

@@ -226,7 +226,9 @@ fn dispatches_alone_and_markdown() {
 
 #[test]
 fn ceilings_are_the_best_of_what_was_tried() {
-    let document = good(&["bench", "--ceilings", "--json"]);
+    let document = good(&["bench", "--ceilings", "--memory", "1GB", "--cache-limit", "64kB", "--json"]);
+    assert_eq!(document["budget"]["requested"], 1_000_000_000, "{}", document["budget"]);
+    assert_eq!(document["cache_limit"]["bytes"], 64_000);
     assert_eq!(document["schema"], 1);
     assert!(document["adapter"]["name"].is_string());
     for (name, high) in [

@@ -9,6 +9,9 @@ use std::time::SystemTime;
 pub struct Reading {
     /// Bytes.
     pub bytes: u64,
+    /// The most that it can ever be, all else gone: the machine's memory, a heap, a limit. `None` where nobody says.
+    #[serde(default)]
+    pub total: Option<u64>,
     /// Where from: `VK_EXT_memory_budget`, `/proc/meminfo MemAvailable`, …
     pub source: String,
     /// Seconds since the Unix epoch when it was taken.
@@ -22,7 +25,7 @@ impl Reading {
     /// A reading taken now, of which nothing is known to have been left out.
     pub fn now(bytes: u64, source: impl Into<String>) -> Self {
         let taken = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        Self { bytes, source: source.into(), taken, excluded: Vec::new() }
+        Self { bytes, total: None, source: source.into(), taken, excluded: Vec::new() }
     }
 }
 

@@ -31,20 +31,21 @@ pub fn parse(text: &str) -> Result<u64, String> {
     };
     let number = number.trim();
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    let digits = |text: &str| -> Option<u128> {
+    // More digits than any machine's bytes have are a number all the same.
+    let digits = |text: &str, most: usize| -> Option<u128> {
         let bare: String = text.chars().filter(|&c| c != '_').collect();
         let good = !bare.is_empty()
-            && bare.len() <= 18
+            && bare.len() <= most
             && bare.bytes().all(|b| b.is_ascii_digit())
             && !text.starts_with('_')
             && !text.ends_with('_');
-        good.then(|| bare.parse().ok())?
+        good.then(|| bare.parse().unwrap_or(u128::MAX))
     };
-    let (Some(whole), Some(part)) = (digits(whole), digits(fraction)) else {
+    let (Some(whole), Some(part)) = (digits(whole, usize::MAX), digits(fraction, 18)) else {
         return Err(wrong("not a number"));
     };
     let scale = 10_u128.pow(fraction.chars().filter(|&c| c != '_').count() as u32);
-    let bytes = whole * factor + part * factor / scale;
+    let bytes = whole.saturating_mul(factor).saturating_add(part * factor / scale);
     if part > 0 && (factor == 1 || bytes == 0) {
         return Err(wrong(if bytes == 0 {
             "less than one byte, and not more than 0"
@@ -54,7 +55,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
     match u64::try_from(bytes) {
         Ok(bytes) if bytes <= i64::MAX as u64 => Ok(bytes),
-        _ => Err(wrong("too large")),
+        _ => Err(wrong("too large: more than 9,223,372,036,854,775,807 bytes (2^63 - 1)")),
     }
 }
 
@@ -126,6 +127,17 @@ mod tests {
             assert!(parse(text).unwrap_err().contains("48GiB"), "{text}");
             assert!(positive(text).unwrap_err().contains("48GiB"), "{text}");
         }
+        // More than there can be is a number all the same.
+        for text in [
+            "18446744073709551616",
+            "9223372036854775808",
+            "9_999_999TiB",
+            &"9".repeat(60),
+            &format!("{}TB", "9".repeat(38)),
+        ] {
+            assert!(parse(text).unwrap_err().contains("9,223,372,036,854,775,807 bytes"), "{text}");
+        }
+        assert_eq!(parse("9223372036854775807"), Ok(i64::MAX as u64));
         assert_eq!(positive("1"), Ok(1));
         for nothing in ["0", "0GiB", "0.0001kB"] {
             assert!(positive(nothing).unwrap_err().contains("more than 0"), "{nothing}");

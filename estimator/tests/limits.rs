@@ -162,6 +162,19 @@ fn a_refusal_by_a_reading_lasts_as_long_as_the_reading() {
     ] {
         assert_eq!(judge(policy, free).unwrap_err().lasts, lasts, "{policy:?} at {free}");
     }
+    // All of the machine less the reserve is the most that there will ever be.
+    let (machine, set) = (2 * need, |bytes| MemoryPolicy::default().with_reserve(bytes, "flag --reserve"));
+    for (reserve, total, lasts) in [
+        (need, Some(machine), Lasts::Reading),
+        (need + 1, Some(machine), Lasts::Forever),
+        (1 << 40, Some(machine), Lasts::Forever),
+        (1 << 40, None, Lasts::Reading),
+        (0, Some(need - 1), Lasts::Forever),
+    ] {
+        let budget = set(reserve).budget(Some(Reading { total, ..Reading::now(tight, "feed") }));
+        let verdict = admit(&model, &geometry, &roomy(), budget.as_ref(), Overhead::default()).unwrap();
+        assert_eq!(verdict.admitted().unwrap_err().lasts, lasts, "{reserve} of {total:?}");
+    }
     // What lasts as long as a reading is gone with it; what is for good is not.
     assert!(judge(&fits, open).is_ok() && judge(&free, need).is_ok());
 }

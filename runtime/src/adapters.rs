@@ -1,7 +1,7 @@
 //! The adapters of this machine: what they are, what they give, and which one is meant.
 
-use crate::RuntimeError;
 use crate::memory::MemoryReading;
+use crate::{RuntimeError, rlimit};
 use plimsoll_kernels::{Facts, Limits, Profile, Tuned};
 use serde::Serialize;
 use std::str::FromStr;
@@ -197,8 +197,12 @@ fn limits(of: &wgpu::Limits) -> Limits {
 }
 
 /// Every adapter of this machine, in the order that [`AdapterChoice::Index`] counts.
-pub fn adapters() -> Vec<AdapterInfo> {
-    enumerate().iter().map(AdapterInfo::of).collect()
+///
+/// # Errors
+/// [`RuntimeError::Confined`]: a limit of the shell leaves a driver no room, and it would say nothing, or crash.
+pub fn adapters() -> Result<Vec<AdapterInfo>, RuntimeError> {
+    rlimit::look()?;
+    Ok(enumerate().iter().map(AdapterInfo::of).collect())
 }
 
 pub(crate) fn enumerate() -> Vec<wgpu::Adapter> {

@@ -92,6 +92,11 @@ pub fn address_space() -> Option<u64> {
     crate::rlimit::soft(&std::fs::read_to_string("/proc/self/limits").ok()?, "Max address space")
 }
 
+/// Bytes of data that this process may have (`ulimit -d`), likewise.
+pub fn data_size() -> Option<u64> {
+    crate::rlimit::soft(&std::fs::read_to_string("/proc/self/limits").ok()?, "Max data size")
+}
+
 /// The largest processes other than this one, largest first; empty where nobody says.
 pub fn largest(most: usize) -> Vec<Process> {
     let own = std::process::id();

@@ -124,7 +124,8 @@ impl MemoryReading {
     /// As a reading to hold plans against. `None` when it says nothing.
     pub fn reading(&self) -> Option<Reading> {
         let taken = self.at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        Some(Reading { bytes: self.available?, source: self.named(), taken, excluded: self.excluded.clone() })
+        let (bytes, excluded) = (self.available?, self.excluded.clone());
+        Some(Reading { bytes, total: self.total, source: self.named(), taken, excluded })
     }
 
     /// Reads the machine's free memory now: what Linux says is available, or what a control group or a limit of this process

@@ -122,12 +122,31 @@ impl Drop for Alive {
 /// # Errors
 /// [`RuntimeError::Confined`].
 pub(crate) fn check() -> Result<Alive, RuntimeError> {
-    let opening = match (ALIVE.fetch_add(1, Ordering::Relaxed), EVER.load(Ordering::Relaxed)) {
+    let opening = opening(ALIVE.fetch_add(1, Ordering::Relaxed));
+    let alive = Alive(());
+    allows(opening)?;
+    EVER.fetch_add(1, Ordering::Relaxed);
+    Ok(alive)
+}
+
+/// Whether a driver could be opened within the limits: where not, it is not to be asked for its adapters either.
+///
+/// # Errors
+/// [`RuntimeError::Confined`].
+pub(crate) fn look() -> Result<(), RuntimeError> {
+    allows(opening(ALIVE.load(Ordering::Relaxed)))
+}
+
+/// What the next device is beside so many.
+fn opening(alive: usize) -> Opening {
+    match (alive, EVER.load(Ordering::Relaxed)) {
         (0, 0) => Opening::First,
         (0, _) => Opening::Again,
         _ => Opening::Beside,
-    };
-    let alive = Alive(());
+    }
+}
+
+fn allows(opening: Opening) -> Result<(), RuntimeError> {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let stack = soft(&limits, "Max stack size").unwrap_or(STACK);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
@@ -137,8 +156,7 @@ pub(crate) fn check() -> Result<Alive, RuntimeError> {
             return Err(RuntimeError::Confined { by: source, need, have: left, limit });
         }
     }
-    EVER.fetch_add(1, Ordering::Relaxed);
-    Ok(alive)
+    Ok(())
 }
 
 /// Starts what else has stacks and heaps of its own, so that readings have them: the threads that pack and compile.

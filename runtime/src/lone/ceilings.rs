@@ -1,6 +1,7 @@
 //! What the adapter can do at best: the figures benches divide by.
 
 use super::LoneKernel;
+use super::latencies::READ_BACK;
 use super::shapes::{Chains, Memory};
 use crate::RuntimeError;
 use serde::Serialize;
@@ -81,6 +82,9 @@ pub(super) struct Ready {
 }
 
 impl LoneKernel {
+    /// Bytes of the buffers that ceilings are measured in, and what latencies are measured in beside them.
+    pub const CEILING_BYTES: u64 = 2 * BYTES + 3 * READ_BACK;
+
     /// Measures the ceilings of reading, copying and multiply-adds; seconds on a software driver.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ const DISPATCHES: u32 = 512;
 /// Rounds of which the least disturbed counts.
 const ROUNDS: u32 = 24;
 /// Bytes read back.
-const READ_BACK: u64 = 4096;
+pub(super) const READ_BACK: u64 = 4096;
 
 /// A kernel that does nothing, or as little as there is to wait for.
 fn wgsl(workgroup: u32, body: &str) -> String {

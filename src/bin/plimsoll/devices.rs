@@ -39,7 +39,7 @@ impl Args {
 
 /// Lists the adapters.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let found = adapters();
+    let found = adapters()?;
     if args.output.json {
         let list: Vec<_> = found
             .iter()

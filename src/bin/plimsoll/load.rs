@@ -58,6 +58,13 @@ pub fn admit_on(
     let policy = machine.policy()?;
     let budget = policy.budget(reading(&device.memory()));
     let cache_limit = policy.cache_limit();
+    let snapshots = geometry.priced.snapshots;
+    if snapshots > 0 && cache_limit.bytes == Some(0) {
+        return Err(Failure::usage(format!(
+            "--snapshots {snapshots}: {} is 0, which keeps nothing, and they would only take room: leave one of them out",
+            cache_limit.source
+        )));
+    }
     let profile = device.profile();
     machine.limits.note(&profile.limits, &profile.name);
     let warnings = note_warnings(&opened.model, geometry);
@@ -231,7 +238,7 @@ pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, F
 
 /// What was resolved of every limit for what is loaded, in a line.
 pub fn limits(engine: &Engine<Runtime>, cache: &CacheLimit) -> String {
-    show::limits(engine.plan(), engine.stepper().admitted().budget(), cache)
+    show::limits(&engine.plan().profile.limits, engine.stepper().admitted().budget(), cache)
 }
 
 /// Gives everything back: what is retained, then the model. Answers what came of either.

@@ -4,13 +4,13 @@ use plimsoll::estimator::cli::bytes::{grouped, human};
 use plimsoll::estimator::cli::show::{budget_line, cache_line};
 pub use plimsoll::estimator::cli::show::{refusal, table};
 use plimsoll::estimator::plan::Segment;
+use plimsoll::kernels::Limits;
 use plimsoll::{Budget, CacheLimit, Device, Plan};
 use std::fmt::Write;
 
 /// What was resolved of every limit, in a line: what a figure is worth depends on it.
-pub fn limits(plan: &Plan, budget: Option<&Budget>, cache: &CacheLimit) -> String {
+pub fn limits(of: &Limits, budget: Option<&Budget>, cache: &CacheLimit) -> String {
     let words = |line: String| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let of = &plan.profile.limits;
     format!(
         "limits    {}; {}; a buffer {}, a binding {}",
         words(budget_line(budget.map(|b| (b.bytes, b.source.as_str())))),

@@ -56,6 +56,7 @@ struct Probe<'a> {
     /// Other processes' limits and the machine's, for the log's key.
     total: Option<u64>,
     address_space: Option<u64>,
+    data_size: Option<u64>,
     /// The limit of a control group.
     group: Option<u64>,
 }
@@ -136,7 +137,7 @@ impl<'a> Probe<'a> {
         let device = args.machine.open()?;
         let info = device.info();
         let memory = HostMemory::take();
-        let address_space = host::address_space();
+        let (address_space, data_size) = (host::address_space(), host::data_size());
         let floor = memory.total.map(|total| args.floor.bytes(total));
         let mut limits = format!("a machine with {}", memory.total.map_or("unknown".to_owned(), grouped));
         if let Some(floor) = floor {
@@ -146,9 +147,14 @@ impl<'a> Probe<'a> {
         if let Some(group) = &group {
             limits += &format!(", a control group of {} by {}", grouped(group.limit), group.file.display());
         }
-        if let Some(bytes) = address_space {
-            limits += &format!(", an address space of {} by ulimit -v", grouped(bytes));
+        let shell = [("an address space", "ulimit -v", address_space), ("data", "ulimit -d", data_size)];
+        let mut of_shell = Vec::new();
+        for (what, name, bytes) in shell {
+            let Some(bytes) = bytes else { continue };
+            limits += &format!(", {what} of {} by {name}", grouped(bytes));
+            of_shell.push(name);
         }
+        let shell = (!of_shell.is_empty()).then(|| of_shell.join(" and "));
         Ok(Self {
             args,
             ceiling,
@@ -161,10 +167,11 @@ impl<'a> Probe<'a> {
             profile: device.profile().clone(),
             adapter: json!({"name": info.name, "backend": info.backend, "driver": info.driver_info}),
             shared: matches!(info.kind, AdapterKind::Cpu | AdapterKind::Integrated),
-            watch: Watch { floor, time: args.step_time, swap: memory.swap_used },
+            watch: Watch { floor, time: args.step_time, swap: memory.swap_used, shell },
             limits,
             total: memory.total,
             address_space,
+            data_size,
             group: group.map(|group| group.limit),
             opened,
         })
@@ -194,8 +201,8 @@ impl<'a> Probe<'a> {
             "step": self.args.step,
             "max": self.last,
             "floor": self.watch.floor,
-            "limits": {"memory": self.ceiling, "reserve": self.reserve, "cache": self.cache_limit, "address_space": self.address_space,
-                "group": self.group, "machine": self.total},
+            "limits": {"memory": self.ceiling, "reserve": self.reserve, "cache": self.cache_limit,
+                "address_space": self.address_space, "data_size": self.data_size, "group": self.group, "machine": self.total},
         })
     }
 
@@ -357,7 +364,7 @@ impl<'a> Probe<'a> {
             _ => None,
         });
         if let Some((line, anchors)) = known {
-            return match anchors.iter().find_map(Anchor::impossible) {
+            return match Anchor::none_or_impossible(&anchors) {
                 Some(why) => Err(log.impossible(line, &why)),
                 None => Ok(Ok(anchors)),
             };

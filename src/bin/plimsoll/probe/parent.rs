@@ -25,6 +25,8 @@ pub struct Watch {
     pub time: Duration,
     /// Swap in use at the start of the probe.
     pub swap: Option<u64>,
+    /// The limits that the shell sets processes, by name: drivers and allocators crash at them.
+    pub shell: Option<String>,
 }
 
 /// What a process was stopped for.
@@ -107,7 +109,7 @@ impl Watch {
             (None, Some(Line::At(_)) | None) => {
                 let kills = killed_before.zip(host::out_of_memory_kills());
                 let killed = kills.map(|(before, after)| after > before);
-                ended(died(order.context, status, &stage, &errors, killed))
+                ended(died(order.context, status, &stage, &errors, (killed, self.shell.as_deref())))
             }
         }
     }
@@ -167,15 +169,29 @@ fn tail(mut from: impl Read) -> String {
 }
 
 /// The result of a process that said none: a signal, or an exit without a word. Memory is what gated where the system ends
-/// processes for want of it (`killed`: whether it did so during the step, if it says), and that is by a signal of its own.
-fn died(context: u32, status: ExitStatus, stage: &str, errors: &str, killed: Option<bool>) -> Ended {
+/// processes for want of it (`killed`: whether it did so during the step, if it says), and that is by a signal of its own;
+/// and where a shell's limit is set (`shell`, by name), at which drivers follow null pointers and allocators abort.
+fn died(
+    context: u32,
+    status: ExitStatus,
+    stage: &str,
+    errors: &str,
+    (killed, shell): (Option<bool>, Option<&str>),
+) -> Ended {
     let words = errors.lines().last().map_or(String::new(), |last| format!(": {last}"));
     match signal(status) {
         Some(signal) => {
-            let gate = (signal == KILL && killed != Some(false)).then_some("physical-memory");
-            let not = if gate.is_some() { "" } else { ", not by the system for want of memory" };
-            let reason = format!("its process was ended by signal {signal}{not} while {stage}{words}");
-            Ended { signal: Some(signal), ..Ended::plain("killed", context, gate, reason) }
+            let shell = shell.filter(|_| CRASHES.contains(&signal));
+            let gated = shell.is_some() || signal == KILL && killed != Some(false);
+            let gate = gated.then_some("physical-memory");
+            let by = match shell {
+                Some(name) => format!(" under {name}"),
+                None if gated => String::new(),
+                None => ", not by the system for want of memory".to_owned(),
+            };
+            let reason = format!("its process was ended by signal {signal}{by} while {stage}{words}");
+            let name = shell.map(str::to_owned);
+            Ended { signal: Some(signal), name, ..Ended::plain("killed", context, gate, reason) }
         }
         None => {
             let code = status.code().and_then(|code| u8::try_from(code).ok());
@@ -187,6 +203,8 @@ fn died(context: u32, status: ExitStatus, stage: &str, errors: &str, killed: Opt
 
 /// What a system ends a process with for want of memory.
 const KILL: i32 = 9;
+/// How processes end that get no more memory: an allocator's abort, and a null pointer that is followed.
+const CRASHES: [i32; 2] = [6, 11];
 
 #[cfg(unix)]
 fn signal(status: ExitStatus) -> Option<i32> {
@@ -211,7 +229,7 @@ mod tests {
 
     #[test]
     fn swap_counts_from_the_start_of_the_probe() {
-        let watch = |swap| Watch { floor: None, time: Duration::ZERO, swap };
+        let watch = |swap| Watch { floor: None, time: Duration::ZERO, swap, shell: None };
         let grown = |growth| Seen { swap_growth: growth, ..Seen::default() };
         assert!(!watch(Some(5)).swapped(&grown(Some(0))));
         assert!(!watch(None).swapped(&grown(None)), "where nobody knows nothing is claimed");
@@ -222,19 +240,27 @@ mod tests {
     #[test]
     fn a_signal_is_a_result() {
         use std::os::unix::process::ExitStatusExt;
-        let ended = died(64, ExitStatus::from_raw(9), "loading", "a\nb", Some(true));
+        let ended = died(64, ExitStatus::from_raw(9), "loading", "a\nb", (Some(true), None));
         assert_eq!((ended.why.as_str(), ended.signal), ("killed", Some(9)));
         assert_eq!(ended.gate.as_deref(), Some("physical-memory"));
         assert!(ended.reason.contains("signal 9 while loading: b"), "{}", ended.reason);
-        assert_eq!(died(64, ExitStatus::from_raw(9), "loading", "", None).gate, ended.gate);
+        assert_eq!(died(64, ExitStatus::from_raw(9), "loading", "", (None, None)).gate, ended.gate);
         // Somebody else's signal, or a crash, says nothing of memory.
         for (signal, killed) in [(9, Some(false)), (15, Some(true)), (2, None), (11, None), (6, Some(false))]
         {
-            let ended = died(64, ExitStatus::from_raw(signal), "loading", "", killed);
+            let ended = died(64, ExitStatus::from_raw(signal), "loading", "", (killed, None));
             assert_eq!((ended.why.as_str(), ended.signal, ended.gate), ("killed", Some(signal), None));
             assert!(ended.reason.contains("not by the system"), "{}", ended.reason);
         }
-        let ended = died(64, ExitStatus::from_raw(0x300), "loading", "", None);
+        // But for a crash at what a shell allows.
+        for (signal, gate) in [(11, Some("physical-memory")), (6, Some("physical-memory")), (15, None)] {
+            let killed = (Some(false), Some("ulimit -d"));
+            let ended = died(64, ExitStatus::from_raw(signal), "loading", "", killed);
+            assert_eq!((ended.gate.as_deref(), ended.is_foreign()), (gate, gate.is_none()));
+            assert_eq!(ended.name.as_deref(), gate.map(|_| "ulimit -d"));
+            assert_eq!(ended.reason.contains("under ulimit -d while loading"), gate.is_some());
+        }
+        let ended = died(64, ExitStatus::from_raw(0x300), "loading", "", (None, None));
         assert_eq!((ended.why.as_str(), ended.signal, ended.exit_code), ("failed", None, Some(3)));
     }
 }

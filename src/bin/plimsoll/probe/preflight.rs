@@ -35,6 +35,7 @@ struct Machine {
     memory: HostMemory,
     largest: Vec<Process>,
     address_space: Option<u64>,
+    data_size: Option<u64>,
     group: Option<Group>,
     /// What the operator asks, by flags and environment.
     policy: MemoryPolicy,
@@ -57,6 +58,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         memory: HostMemory::take(),
         largest: host::largest(5),
         address_space: host::address_space(),
+        data_size: host::data_size(),
         group: host::group(),
         policy,
         model,
@@ -87,15 +89,8 @@ fn checks(machine: &Machine, floor: Floor) -> Vec<Check> {
         check("free memory", free(&machine.memory, floor)),
         check("swap", swap(&machine.memory)),
         check("other processes", others(machine)),
-        check(
-            "address space",
-            match machine.address_space {
-                None => (State::Ok, "not limited".to_owned()),
-                Some(bytes) => {
-                    (State::Ask, format!("limited to {}: the ceiling will be that limit's", amount(bytes)))
-                }
-            },
-        ),
+        check("address space", limited(machine.address_space, "ulimit -v")),
+        check("data size", limited(machine.data_size, "ulimit -d")),
     ];
     if let Some(group) = &machine.group {
         let (limit, file) = (amount(group.limit), group.file.display());
@@ -111,6 +106,16 @@ fn checks(machine: &Machine, floor: Floor) -> Vec<Check> {
         all.push(check("model", fits(&machine.memory, floor, bytes)));
     }
     all
+}
+
+/// What a shell allows a process.
+fn limited(to: Option<u64>, by: &str) -> (State, String) {
+    match to {
+        None => (State::Ok, "not limited".to_owned()),
+        Some(bytes) => {
+            (State::Ask, format!("limited to {} by {by}: the ceiling will be that limit's", amount(bytes)))
+        }
+    }
 }
 
 const UNKNOWN: &str = "this system does not say";
@@ -229,16 +234,20 @@ mod tests {
             let largest = vec![Process { pid: 7, name: "other".into(), resident: gib(resident) }];
             let group = address_space.map(|limit| Group { limit, available: limit, file: "/limit".into() });
             let policy = MemoryPolicy::default();
-            let machine = Machine { memory, largest, address_space, group, policy, model };
+            let data_size = None;
+            let machine = Machine { memory, largest, address_space, data_size, group, policy, model };
             checks(&machine, floor).iter().map(|check| check.state).collect::<Vec<_>>()
         };
         use State::{Ask, Fix, Ok};
-        assert_eq!(states(memory(80, 0, 0), 1, None, None), [Ok, Ok, Ok, Ok, Ok, Ok, Ok]);
+        assert_eq!(states(memory(80, 0, 0), 1, None, None), [Ok; 8]);
         let full = states(memory(40, 1, 8), 30, Some(gib(4)), Some(gib(20)));
-        assert_eq!(full, [Ask, Ask, Ask, Ask, Ask, Ok, Ok, Ok, Ok]);
-        assert_eq!(states(memory(9, 0, 8), 5, None, Some(gib(20))), [Fix, Ok, Ok, Ok, Ok, Ok, Ok, Ask]);
-        assert_eq!(states(HostMemory::default(), 1, None, Some(1)), [Ask, Ask, Ask, Ok, Ok, Ok, Ok, Ask]);
+        assert_eq!(full, [Ask, Ask, Ask, Ask, Ok, Ask, Ok, Ok, Ok, Ok]);
+        assert_eq!(states(memory(9, 0, 8), 5, None, Some(gib(20))), [Fix, Ok, Ok, Ok, Ok, Ok, Ok, Ok, Ask]);
+        assert_eq!(states(HostMemory::default(), 1, None, Some(1)), [Ask, Ask, Ask, Ok, Ok, Ok, Ok, Ok, Ask]);
 
+        assert_eq!(limited(None, "ulimit -d").0, Ok);
+        let (state, says) = limited(Some(gib(1)), "ulimit -d");
+        assert!(state == Ask && says.contains("1,073,741,824") && says.contains("ulimit -d"), "{says}");
         let set = |bytes| Setting { bytes: gib(bytes), name: "flag".into() };
         let free = memory(40, 0, 0);
         assert_eq!([50, 40, 39].map(|bytes| ceiling(Some(&set(bytes)), &free).0), [Ok, Ok, Ask]);

@@ -115,16 +115,16 @@ impl Step {
     /// changed.
     pub fn impossible(&self, planned: u64) -> Option<String> {
         let figures = [
-            ("load_seconds", self.load_seconds),
-            ("compile_seconds", self.compile_seconds),
-            ("fill_seconds", self.fill_seconds),
-            ("warm_up_seconds", self.warm_up_seconds),
-            ("bytes_per_second", self.bytes_per_second),
-            ("prefill_tokens_per_second", self.prefill_tokens_per_second),
-            ("decode_tokens_per_second", self.decode_tokens_per_second),
-            ("checked.drift", self.checked.drift),
-            ("checked.tolerance", self.checked.tolerance),
-            ("seen.seconds", self.seen.seconds),
+            ("load_seconds", self.load_seconds, MOST_SECONDS),
+            ("compile_seconds", self.compile_seconds, MOST_SECONDS),
+            ("fill_seconds", self.fill_seconds, MOST_SECONDS),
+            ("warm_up_seconds", self.warm_up_seconds, MOST_SECONDS),
+            ("bytes_per_second", self.bytes_per_second, MOST_BYTES),
+            ("prefill_tokens_per_second", self.prefill_tokens_per_second, MOST_TOKENS),
+            ("decode_tokens_per_second", self.decode_tokens_per_second, MOST_TOKENS),
+            ("checked.drift", self.checked.drift, f64::MAX),
+            ("checked.tolerance", self.checked.tolerance, f64::MAX),
+            ("seen.seconds", self.seen.seconds, MOST_SECONDS),
         ];
         let unlike = |name: &str, got: u64| {
             (got != planned).then(|| {
@@ -133,9 +133,9 @@ impl Step {
                 format!("{name}: expected {planned}, the bytes of the plan at context {at}, got {got}")
             })
         };
-        let wrong = figures.iter().find(|(_, figure)| !(0.0..f64::INFINITY).contains(figure));
+        let wrong = figures.iter().find(|(_, figure, most)| !(0.0..=*most).contains(figure));
         wrong
-            .map(|(name, figure)| format!("{name}: expected a number from 0 up, got {figure}"))
+            .map(|(name, figure, most)| format!("{name}: expected a number from 0 to {most:e}, got {figure}"))
             .or_else(|| unlike("planned", self.planned))
             .or_else(|| unlike("allocated", self.allocated))
             .or_else(|| {
@@ -147,13 +147,41 @@ impl Step {
                 (drift > tolerance)
                     .then(|| format!("checked.drift: expected at most {tolerance}, got {drift}"))
             })
-            .or_else(|| self.anchors.iter().find_map(Anchor::impossible))
+            .or_else(|| {
+                let (got, most) = (self.checked.tokens, self.context);
+                (got == 0 || got > most)
+                    .then(|| format!("checked.tokens: expected from 1 to {most}, got {got}"))
+            })
+            .or_else(|| {
+                // The first is no continuation: a single token is only looked at.
+                let none = self.tokens.is_empty() && self.checked.tokens > 1;
+                none.then(|| "tokens: expected those that were decoded, got none".to_owned())
+            })
+            .or_else(|| {
+                let (peak, resident) = self.peak.zip(self.resident)?;
+                (peak < resident).then(|| {
+                    let (resident, peak) = (grouped(resident), grouped(peak));
+                    format!("peak: expected at least the {resident} that were resident, got {peak}")
+                })
+            })
+            .or_else(|| Anchor::none_or_impossible(&self.anchors))
     }
 }
 
+/// More than any machine has: a byte for each attosecond, a token a nanosecond, a step of a century.
+const MOST_BYTES: f64 = 1e18;
+const MOST_TOKENS: f64 = 1e9;
+const MOST_SECONDS: f64 = 3.2e9;
+
 impl Anchor {
+    /// What of those of one run cannot be: there is one at least.
+    pub fn none_or_impossible(all: &[Self]) -> Option<String> {
+        let none = all.is_empty().then(|| "anchors: expected one at least, got none".to_owned());
+        none.or_else(|| all.iter().find_map(Self::impossible))
+    }
+
     /// What of it cannot be.
-    pub fn impossible(&self) -> Option<String> {
+    fn impossible(&self) -> Option<String> {
         let figures = self.sample.iter().chain([&self.log_sum_exp, &self.deviation]);
         let sound = self.deviation >= 0.0 && figures.into_iter().all(|figure| figure.is_finite());
         (!sound).then(|| format!("anchors: position {}: expected finite numbers", self.position))

@@ -95,7 +95,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     load::check_length(&geometry, args.prompt_tokens as usize, tokens - args.prompt_tokens)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let planned = ready.admitted.plan().total();
-    let limits = show::limits(ready.admitted.plan(), ready.admitted.budget(), &ready.cache_limit);
+    let limits =
+        show::limits(&ready.admitted.plan().profile.limits, ready.admitted.budget(), &ready.cache_limit);
     let bench = Bench { args, opened: &opened, geometry, device: ready.device, limits };
     let found = all(&bench, planned)?;
     if args.output.json {
