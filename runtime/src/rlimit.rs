@@ -122,12 +122,28 @@ impl Drop for Alive {
 /// # Errors
 /// [`RuntimeError::Confined`].
 pub(crate) fn check() -> Result<Alive, RuntimeError> {
-    let opening = match (ALIVE.fetch_add(1, Ordering::Relaxed), EVER.load(Ordering::Relaxed)) {
+    let others = ALIVE.fetch_add(1, Ordering::Relaxed);
+    let alive = Alive(());
+    enough(others)?;
+    EVER.fetch_add(1, Ordering::Relaxed);
+    Ok(alive)
+}
+
+/// Whether one could be opened now.
+///
+/// # Errors
+/// [`RuntimeError::Confined`].
+pub(crate) fn could_open() -> Result<(), RuntimeError> {
+    enough(ALIVE.load(Ordering::Relaxed))
+}
+
+/// Whether the limits leave enough for a driver beside so many others.
+fn enough(others: usize) -> Result<(), RuntimeError> {
+    let opening = match (others, EVER.load(Ordering::Relaxed)) {
         (0, 0) => Opening::First,
         (0, _) => Opening::Again,
         _ => Opening::Beside,
     };
-    let alive = Alive(());
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let stack = soft(&limits, "Max stack size").unwrap_or(STACK);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
@@ -137,8 +153,7 @@ pub(crate) fn check() -> Result<Alive, RuntimeError> {
             return Err(RuntimeError::Confined { by: source, need, have: left, limit });
         }
     }
-    EVER.fetch_add(1, Ordering::Relaxed);
-    Ok(alive)
+    Ok(())
 }
 
 /// Starts what else has stacks and heaps of its own, so that readings have them: the threads that pack and compile.
