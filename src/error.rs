@@ -39,12 +39,14 @@ impl Error {
         match self {
             Error::Runtime(error) => error.is_permanent(),
             Error::Refused(refusal) => refusal.lasts == Lasts::Forever,
-            Error::Model(_) | Error::Plan(_) | Error::Missing { .. } => true,
+            Error::Model(error) => !error.is_exhaustion(),
+            Error::Plan(_) | Error::Missing { .. } => true,
         }
     }
 
     /// The exit code of the command line: 2 usage, 3 refused, 4 cannot price (an unknown architecture, a missing
-    /// field), 5 bad input file, 6 device error.
+    /// field), 5 bad input file, 6 device error, or no
+    /// memory or thread left.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Model(error) => model_code(error),

@@ -69,6 +69,33 @@ fn usage_is_2_and_names_the_setting() {
     }
 }
 
+/// Flags are read before `--json` is: who asked for a document has one all the same.
+#[test]
+fn wrong_flags_have_a_document_too() {
+    let cases: [&[&str]; 5] = [
+        &["run", "--json", "--memory=0"],
+        &["run", "--no-such-flag", "--json"],
+        &["run", "--json", "-p", "a", "--file", "b"],
+        &["bench", "-r", "0", "--json"],
+        &["perplexity", "--no-such-flag"],
+    ];
+    for args in cases {
+        let output = run(args);
+        assert_eq!(code(&output), 2, "{args:?}: {}", stderr(&output));
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(found["error"]["exit_code"], 2, "{args:?}: {found}");
+        let message = found["error"]["message"].as_str().unwrap();
+        assert!(!message.is_empty() && !message.contains("Usage"), "{args:?}: {message}");
+        assert!(stderr(&output).contains(message.lines().next().unwrap()), "{}", stderr(&output));
+    }
+    assert!(run(&["run", "--no-such-flag", "-p", "a", "--", "--json"]).stdout.is_empty());
+    for asked in ["--help", "--version"] {
+        let output = run(&[asked, "--json"]);
+        assert_eq!(code(&output), 0, "{asked}: {}", stderr(&output));
+        assert!(!output.stdout.starts_with(b"{"), "{asked}");
+    }
+}
+
 #[test]
 fn what_is_too_long_needs_no_device() {
     let (model, speaking) = (golden(), speaking("long"));

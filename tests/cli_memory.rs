@@ -222,6 +222,46 @@ mod ulimit {
         assert_eq!(code(&under("-d", 4_000_000, &["devices"])), 0);
     }
 
+    /// The template's thread has a large stack: whether it is counted must not be chance.
+    #[test]
+    fn a_conversation_has_one_verdict() {
+        let model = speaking("ulimit-chat");
+        let ask = |kilobytes| code(&under("-d", kilobytes, &["chat", &model, "--context", "64", "-n", "2"]));
+        for kilobytes in [350_000, 500_000, 650_000, 2_400_000] {
+            let first = ask(kilobytes);
+            assert!([0, 3, 6].contains(&first), "{kilobytes}: {first}");
+            for _ in 0..4 {
+                assert_eq!(ask(kilobytes), first, "{kilobytes}");
+            }
+        }
+        assert_eq!(ask(200_000), 6);
+    }
+
+    /// Where nothing can be opened, nothing is read either: the allocator aborts where it gets no more.
+    #[test]
+    fn nothing_is_read_where_nothing_can_be_opened() {
+        let demo: &[&[&str]] =
+            &[&["run", "-p", "a"], &["chat"], &["bench"], &["perplexity", "--file", "/dev/null"]];
+        for kilobytes in [5_000, 12_000, 20_000] {
+            for args in demo {
+                let output = under("-d", kilobytes, args);
+                assert_eq!(code(&output), 6, "{args:?} {kilobytes}: {}", stderr(&output));
+                assert!(stderr(&output).contains("nothing was opened"), "{}", stderr(&output));
+            }
+        }
+    }
+
+    /// That there is no memory for a file is not the file's fault.
+    #[test]
+    fn a_file_that_cannot_be_mapped_is_not_a_bad_one() {
+        let file = scratch("ulimit-map").join("model.safetensors");
+        std::fs::File::create(&file).unwrap().set_len(1 << 30).unwrap();
+        std::fs::write(file.with_file_name("config.json"), "{}").unwrap();
+        let output = under("-v", 500_000, &["inspect", file.to_str().unwrap()]);
+        assert_eq!(code(&output), 6, "{}", stderr(&output));
+        assert!(stderr(&output).contains("cannot map"), "{}", stderr(&output));
+    }
+
     #[test]
     fn every_limit_on_addresses_is_an_answer() {
         every_limit_is_an_answer("-v");

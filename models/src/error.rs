@@ -20,6 +20,14 @@ pub enum ModelError {
         /// The operating system's reason.
         source: io::Error,
     },
+    /// The system gives this process no further thread.
+    #[error("no thread for {for_what}: {source}")]
+    Thread {
+        /// What was to run on it.
+        for_what: &'static str,
+        /// The operating system's reason.
+        source: io::Error,
+    },
     /// A file's bytes contradict its format.
     #[error("{}: {place}: expected {expected}, got {got}", path.display())]
     Corrupt {
@@ -152,10 +160,21 @@ impl ModelError {
         !matches!(
             self,
             ModelError::Io { .. }
+                | ModelError::Thread { .. }
                 | ModelError::Unsupported { .. }
                 | ModelError::Hub { .. }
                 | ModelError::NotDownloaded { .. }
         )
+    }
+
+    /// Whether the machine has too little left for it, memory or threads: no fault of any file's, and another time there
+    /// may be enough.
+    pub fn is_exhaustion(&self) -> bool {
+        match self {
+            ModelError::Thread { .. } => true,
+            ModelError::Io { source, .. } => source.kind() == io::ErrorKind::OutOfMemory,
+            _ => false,
+        }
     }
 
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {

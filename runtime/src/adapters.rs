@@ -201,7 +201,7 @@ fn limits(of: &wgpu::Limits) -> Limits {
 /// # Errors
 /// [`RuntimeError::Confined`]: a limit of the shell leaves a driver no room, and it would say nothing, or crash.
 pub fn adapters() -> Result<Vec<AdapterInfo>, RuntimeError> {
-    rlimit::look()?;
+    rlimit::could_open()?;
     Ok(enumerate().iter().map(AdapterInfo::of).collect())
 }
 

@@ -120,6 +120,15 @@ fn reason(error: &dyn std::error::Error) -> String {
 }
 
 impl Device {
+    /// Whether the limits that a shell sets a process (`ulimit -v`, `ulimit -d`) leave enough to open an adapter. What is
+    /// read of a model before then takes memory as well, so ask first.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Confined`].
+    pub fn could_open() -> Result<(), RuntimeError> {
+        rlimit::could_open()
+    }
+
     /// Opens an adapter.
     ///
     /// # Errors

@@ -236,7 +236,8 @@ impl RuntimeError {
             | Self::Logits { .. }
             | Self::Stray { .. }
             | Self::Account(_)
-            | Self::Model(_) => true,
+            => true,
+            Self::Model(error) => !error.is_exhaustion(),
             Self::Busy { .. }
             | Self::Cancelled
             | Self::Open { .. }

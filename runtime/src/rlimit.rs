@@ -133,7 +133,7 @@ pub(crate) fn check() -> Result<Alive, RuntimeError> {
 ///
 /// # Errors
 /// [`RuntimeError::Confined`].
-pub(crate) fn look() -> Result<(), RuntimeError> {
+pub(crate) fn could_open() -> Result<(), RuntimeError> {
     allows(opening(ALIVE.load(Ordering::Relaxed)))
 }
 

@@ -3,13 +3,13 @@
 use clap::{CommandFactory, FromArgMatches, Parser};
 use plimsoll_estimator::cli::args::open;
 use plimsoll_estimator::cli::modes::Given;
-use plimsoll_estimator::cli::{Failure, estimate, fleet};
+use plimsoll_estimator::cli::{Failure, end_of_usage, estimate, fleet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Prices a language model to the byte, before anything is loaded.
 ///
-/// Exit codes: 0 fits (or no budget), 2 usage, 3 refused, 4 cannot price, 5 bad input file.
+/// Exit codes: 0 fits (or no budget), 2 usage, 3 refused, 4 cannot price, 5 bad input file, 6 no memory left.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll-estimate", version, max_term_width = 110)]
 struct Cli {
@@ -35,8 +35,11 @@ fn run(path: Option<&Path>, args: &estimate::Args, given: &Given) -> Result<(), 
 
 fn main() -> ExitCode {
     let mut command = Cli::command();
-    let matches = command.get_matches_mut();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
+    let matches = command
+        .try_get_matches_from_mut(std::env::args_os())
+        .unwrap_or_else(|error| end_of_usage(&error, false));
+    let cli = Cli::from_arg_matches(&matches)
+        .unwrap_or_else(|error| end_of_usage(&error.format(&mut command), false));
     match run(cli.model.as_deref(), &cli.args, &Given::of(&command, &matches)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.args.output.json),

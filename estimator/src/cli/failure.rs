@@ -96,7 +96,8 @@ impl Failure {
         Failure::Stated { file, error }
     }
 
-    /// The exit code: 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file.
+    /// The exit code: 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file, 6 no
+    /// memory or thread left.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
@@ -129,18 +130,35 @@ impl Failure {
 pub fn say(message: &str, code: u8, json: bool) {
     output::note(format_args!("plimsoll: {message}"));
     if json {
-        let verdict = (code == 4).then_some("cannot_price");
-        let document =
-            json!({"schema": 1, "verdict": verdict, "error": {"exit_code": code, "message": message}});
         // There is nobody left to tell if this fails too.
-        let _ = output::document(&document);
+        let _ = output::document(&failed(message, code));
     }
 }
 
+fn failed(message: &str, code: u8) -> serde_json::Value {
+    let verdict = (code == 4).then_some("cannot_price");
+    json!({"schema": 1, "verdict": verdict, "error": {"exit_code": code, "message": message}})
+}
+
+/// Says what is wrong with the command line's flags, in a document too where one was asked for, and ends; or shows the help
+/// or version that was asked for. `document` says that there is one without `--json`.
+pub fn end_of_usage(error: &clap::Error, document: bool) -> ! {
+    let asked = || std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if error.use_stderr() && (document || asked()) {
+        let text = error.to_string();
+        // The hints and usage that follow are for people.
+        let said = text.split("\n\n").next().unwrap_or(&text).trim();
+        // Nobody is left to tell if this fails.
+        let _ = output::document(&failed(said.strip_prefix("error: ").unwrap_or(said), 2));
+    }
+    error.exit()
+}
+
 /// The exit code of a checkpoint's error: 4 where something is missing or unknown, so that nothing can be priced; 5 where
-/// a file is wrong.
+/// a file is wrong; 6 where the machine has no memory or thread for it.
 pub fn model_code(error: &ModelError) -> u8 {
     match error {
+        error if error.is_exhaustion() => 6,
         ModelError::UnknownArchitecture { .. } | ModelError::Unsupported { .. } => 4,
         ModelError::Field { got, .. } if got == "nothing" => 4,
         // The name, or what was asked of a name that has no weights here.

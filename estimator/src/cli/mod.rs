@@ -1,7 +1,8 @@
 //! The command line of estimates: `plimsoll-estimate`, and the verb `estimate` of `plimsoll`. Feature `cli`.
 //!
 //! Results go to standard output, progress and messages to standard error; `--json` prints one document and nothing
-//! else. Exit codes: 0 done or fits, 2 usage, 3 refused, 4 cannot price, 5 bad input file.
+//! else. Exit codes: 0 done or fits, 2 usage, 3 refused, 4 cannot price, 5 bad input file, 6 no
+//! memory or thread left.
 
 pub mod args;
 pub mod estimate;
@@ -13,4 +14,4 @@ pub mod peer_args;
 pub mod show;
 
 pub use crate::bytes;
-pub use failure::{Failure, model_code, say};
+pub use failure::{Failure, end_of_usage, model_code, say};

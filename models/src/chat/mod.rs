@@ -11,6 +11,7 @@
 
 mod functions;
 mod source;
+mod worker;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -21,8 +22,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::mpsc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
+use worker::on_a_large_stack;
 
 /// The longest published templates have about 30 kB. The parser recurses over chains of operators, so this also
 /// bounds its stack.
@@ -35,15 +36,8 @@ const FUEL: u64 = 200_000;
 /// Fuel added for each message and for each byte of them.
 const FUEL_PER_MESSAGE: u64 = 2_000;
 const FUEL_PER_BYTE: u64 = 2;
-/// Values nest at most as deep as fuel allows, and are dropped, printed and compared recursively.
-const STACK_BYTES: usize = 256 << 20;
 /// Macros calling macros.
 const MAX_RECURSION: usize = 100;
-/// What fuel does not price ends here: a list that holds another twice, that one a third twice, and so on, takes
-/// exponential time to compare or to join to a text. The caller gets an error; the thread cannot be stopped and is
-/// left behind.
-const DEADLINE: Duration = Duration::from_secs(10);
-
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
@@ -197,29 +191,6 @@ fn from_json(value: &serde_json::Value) -> Value {
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => items.iter().map(from_json).collect(),
         Json::Object(map) => Value::from_pairs(map.iter().map(|(k, v)| (k.as_str(), from_json(v)))),
-    }
-}
-
-/// Runs on a thread of its own, whose stack is only address space until it is used, and waits until the deadline.
-fn on_a_large_stack<T: Send + 'static>(
-    run: impl FnOnce() -> Result<T, ModelError> + Send + 'static,
-) -> Result<T, ModelError> {
-    let (sender, receiver) = mpsc::sync_channel(1);
-    let thread = std::thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
-    thread
-        .spawn(move || {
-            // After the deadline nobody listens.
-            let _ = sender.send(run());
-        })
-        .map_err(|e| ModelError::template(format!("no thread: {e}")))?;
-    match receiver.recv_timeout(DEADLINE) {
-        Ok(result) => result,
-        Err(mpsc::RecvTimeoutError::Timeout) => {
-            Err(ModelError::template(format!("took longer than {} s", DEADLINE.as_secs())))
-        }
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            Err(ModelError::template("the template engine panicked"))
-        }
     }
 }
 

@@ -51,9 +51,11 @@ impl ModelArg {
         }
     }
 
-    /// The opened checkpoint, to be run.
+    /// The opened checkpoint, to be run. Where no adapter could be opened for it, it is not read: what is left of a limit
+    /// may be too little for that, too, and allocators abort.
     pub fn open(&self) -> Result<Opened, Failure> {
         self.expect_weights()?;
+        Device::could_open()?;
         let checkpoint = self.checkpoint()?;
         let model = build(&checkpoint, self.model.as_deref())?;
         Ok(Opened::of(checkpoint, model))

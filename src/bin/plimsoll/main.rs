@@ -22,6 +22,7 @@ use plimsoll::estimator::cli::{bytes, output};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::Failure;
+use plimsoll::estimator::cli::end_of_usage;
 use plimsoll::estimator::cli::modes::Given;
 use std::process::ExitCode;
 
@@ -99,8 +100,13 @@ impl Verb {
 
 fn main() -> ExitCode {
     let mut command = Cli::command();
-    let matches = command.get_matches_mut();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
+    // Scores are a document always.
+    let document = std::env::args_os().nth(1).is_some_and(|verb| verb == "perplexity");
+    let matches = command
+        .try_get_matches_from_mut(std::env::args_os())
+        .unwrap_or_else(|error| end_of_usage(&error, document));
+    let cli = Cli::from_arg_matches(&matches)
+        .unwrap_or_else(|error| end_of_usage(&error.format(&mut command), document));
     match cli.verb.run(&Given::of_verb(&command, &matches)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.verb.json()),
