@@ -44,6 +44,22 @@ impl Default for CacheLimit {
     }
 }
 
+impl CacheLimit {
+    /// Whether so many snapshots may be kept under it.
+    ///
+    /// # Errors
+    /// Why they would be paid for and never kept.
+    pub fn keeps(&self, snapshots: u32) -> Result<(), String> {
+        if snapshots == 0 || self.bytes != Some(0) {
+            return Ok(());
+        }
+        Err(format!(
+            "--snapshots {snapshots}: {} is 0, which keeps nothing, and they would only take room: leave one of them out",
+            self.source
+        ))
+    }
+}
+
 /// The three limits of an operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPolicy {

@@ -92,7 +92,8 @@ fn beside_a_fleet_or_the_table_nothing_else_is_heard() {
 #[test]
 fn a_flag_that_changes_nothing_is_named_with_what_makes_it_so() {
     let model = config("gemma-3-12b-it");
-    let pairs: [(&[&str], [&str; 2]); 19] = [
+    let pairs: [(&[&str], [&str; 2]); 20] = [
+        (&["--cache-limit", "0", "--snapshots", "2"], ["--cache-limit", "--snapshots"]),
         (&["--reserve", "1GiB"], ["--reserve", "--device"]),
         (&["--chart", "--json"], ["--chart", "--json"]),
         (&["--runtime", "llama.cpp", "--snapshots", "2"], ["--snapshots", "--runtime llama.cpp"]),

@@ -347,6 +347,7 @@ pub fn run(
         Some(_) => Vec::new(),
     };
     let geometry = args.geometry(&model);
+    policy.cache_limit().keeps(geometry.priced.snapshots).map_err(Failure::Usage)?;
     let mut warnings = note_warnings(&model, &geometry);
     warnings.extend(args.without_effect(&model).into_iter().inspect(|said| {
         output::note(format_args!("plimsoll: {said}"));

@@ -58,13 +58,7 @@ pub fn admit_on(
     let policy = machine.policy()?;
     let budget = policy.budget(reading(&device.memory()));
     let cache_limit = policy.cache_limit();
-    let snapshots = geometry.priced.snapshots;
-    if snapshots > 0 && cache_limit.bytes == Some(0) {
-        return Err(Failure::usage(format!(
-            "--snapshots {snapshots}: {} is 0, which keeps nothing, and they would only take room: leave one of them out",
-            cache_limit.source
-        )));
-    }
+    cache_limit.keeps(geometry.priced.snapshots).map_err(Failure::usage)?;
     let profile = device.profile();
     machine.limits.note(&profile.limits, &profile.name);
     let warnings = note_warnings(&opened.model, geometry);

@@ -28,7 +28,8 @@ use std::process::ExitCode;
 
 /// Prices a language model to the byte, then refuses it or runs it; after the load nothing is allocated again.
 ///
-/// Exit codes: 0 done or fits, 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file, 6 device error.
+/// Exit codes: 0 done or fits, 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file, 6 device error,
+/// or no memory or thread for something else.
 ///
 /// SIGINT, SIGTERM and SIGHUP end every verb at once, by that signal: text that was printed stays, JSON documents are whole
 /// or not there, and the system takes back all memory. A probe takes its step's process with it, and goes on from its --log.

@@ -132,6 +132,7 @@ impl<'a> Probe<'a> {
         let opened = args.model.open()?;
         let (first, last) = args.ends(&opened)?;
         let geometry = args.geometry.resolve(&opened.model, Some(first));
+        policy.cache_limit().keeps(geometry.priced.snapshots).map_err(Failure::usage)?;
         load::runs(&opened)?;
         // Only asked, and closed again: a step has the device for itself.
         let device = args.machine.open()?;
