@@ -296,6 +296,10 @@ mod tests {
         let mut places: Vec<Option<Place>> = vec![None; items.len()];
         let mut sizes: Vec<u64> = Vec::new();
         for &i in &order {
+            // What has no bytes stands nowhere: at the beginning, and nobody need stay clear of it.
+            if items[i].bytes == 0 {
+                continue;
+            }
             if size(&items[i]) > max {
                 return Err(i);
             }
@@ -322,7 +326,7 @@ mod tests {
             *used = (*used).max(place.offset + size(&items[i]));
             places[i] = Some(place);
         }
-        Ok((places.into_iter().flatten().collect(), sizes))
+        Ok((places.into_iter().map(|place| place.unwrap_or(Place { buffer: 0, offset: 0 })).collect(), sizes))
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub(super) fn on_a_large_stack<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
 
     #[test]
