@@ -2,6 +2,9 @@
 //! it is typed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "common/binary.rs"]
+mod binary;
+
 use serde_json::{Value, json};
 use std::process::{Command, Output};
 
@@ -10,11 +13,7 @@ fn config(name: &str) -> String {
 }
 
 fn run(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll-estimate"));
-    for variable in ["PLIMSOLL_MEMORY_LIMIT", "PLIMSOLL_RESERVE", "PLIMSOLL_CACHE_LIMIT"] {
-        command.env_remove(variable);
-    }
-    let output = command.args(args).output().expect("it starts");
+    let output = binary::run(args);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains("panicked"), "{args:?}: {said}");
     output

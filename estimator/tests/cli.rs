@@ -1,20 +1,16 @@
 //! `plimsoll-estimate`, as people and scripts call it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "common/binary.rs"]
+mod binary;
+
+use binary::run;
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 fn config(name: &str) -> String {
     format!("{}/../tests/data/configs/{name}.json", env!("CARGO_MANIFEST_DIR"))
-}
-
-fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll-estimate"))
-        .args(args)
-        .env_remove("PLIMSOLL_MEMORY_LIMIT")
-        .output()
-        .expect("it starts")
 }
 
 /// The document of a call that ends with `code`.

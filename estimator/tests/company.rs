@@ -2,19 +2,14 @@
 //! grow with it, and on devices that must hold a load.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "common/binary.rs"]
+mod binary;
+
+use binary::run;
 use serde_json::Value;
-use std::process::{Command, Output};
 
 fn config(name: &str) -> String {
     format!("{}/../tests/data/configs/{name}.json", env!("CARGO_MANIFEST_DIR"))
-}
-
-fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll-estimate"))
-        .args(args)
-        .env_remove("PLIMSOLL_MEMORY_LIMIT")
-        .output()
-        .expect("it starts")
 }
 
 fn ask(args: &[&str], more: &[&str]) -> (i32, Value) {

@@ -1,17 +1,12 @@
 //! Fleets: what fits where, through the command line, against single estimates.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "common/binary.rs"]
+mod binary;
+
+use binary::run;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll-estimate"))
-        .args(args)
-        .env_remove("PLIMSOLL_MEMORY_LIMIT")
-        .output()
-        .expect("it starts")
-}
 
 fn config(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/configs/{name}.json"))

@@ -1,18 +1,13 @@
 //! Flags that would change nothing, and sizes that are none: each is a mistake of the usage, by its name.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::process::{Command, Output};
+#[path = "common/binary.rs"]
+mod binary;
+
+use binary::run;
 
 fn config(name: &str) -> String {
     format!("{}/../tests/data/configs/{name}.json", env!("CARGO_MANIFEST_DIR"))
-}
-
-fn run(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll-estimate"));
-    for variable in ["PLIMSOLL_MEMORY_LIMIT", "PLIMSOLL_RESERVE", "PLIMSOLL_CACHE_LIMIT"] {
-        command.env_remove(variable);
-    }
-    command.args(args).output().expect("it starts")
 }
 
 /// The exit code and the words.
