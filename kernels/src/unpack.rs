@@ -260,6 +260,11 @@ impl Format {
         }
     }
 
+    /// Whether codes are scaled at all.
+    pub(crate) fn has_scale(self) -> bool {
+        self.scales() != Scales::One
+    }
+
     /// Whether values have an offset besides their scale.
     pub(crate) const fn has_offset(self) -> bool {
         self.bias() != 0
@@ -282,6 +287,15 @@ pub(crate) fn chunk_unpackers(source: Source, format: Format) -> Source {
         .flag("SECOND_ALIGNED", aligned(first))
         .flag("SCALES_ALIGNED", aligned(first + second));
     by_octs(source, format).text(format.quants().chunk_text()).text(format.scales().span_text())
+}
+
+/// Appends the same, and `quad_of(codes: Codes, quad: u32) -> vec4<f32>`: q of four values of a chunk.
+pub(crate) fn quad_unpackers(source: Source, format: Format) -> Source {
+    let quad = match format.quants() {
+        Quants::F32 => include_str!("unpack/quad_f32.wgsl"),
+        _ => include_str!("unpack/quad.wgsl"),
+    };
+    chunk_unpackers(source, format).text(quad)
 }
 
 fn by_octs(source: Source, format: Format) -> Source {

@@ -5,22 +5,22 @@
 //! * *tiles*: 64 × 64 outputs by 256 invocations, 32 values of K at a time decoded once into workgroup memory
 //!   (16 KiB), 4 × 4 outputs an invocation. For GPUs; not yet timed on one. The experts' products also have it with 16
 //!   and 32 rows of x.
-//! * *broadcast*: 8 lanes of one subgroup, each with 4 rows of W of its own, and 8 rows of x (16 against f32) for all: a
-//!   lane loads four values of each chunk of x and hands them to the others. No workgroup memory, no barrier. The
-//!   mat-vec has this body too, for fewer rows of x.
+//! * *broadcast*: 8 lanes of one subgroup, each with 6 rows of W of its own, and 32 rows of x for all: of each 8 of those a
+//!   lane loads four values of one and hands them to the others. No workgroup memory, no barrier. For up to 8 rows of x it
+//!   is the body of the mat-vec, [`row_lanes`].
 //! * *plain*: 8 lanes with 8 rows of W each and 4 rows of x, which every lane loads by itself. The same without
 //!   subgroups.
 //!
 //! Grid: `ceil(N / rows) × ceil(T / tokens)` of the tile, folded over two dimensions. Limits: 5 storage buffers.
 //!
-//! Measured (lavapipe of Mesa 22.3, 2 cores busy with other work, so processor time over two; GFLOP/s of broadcast at
-//! 128×2048×2048): q4_1 35, q8_0 33, f32 25. Other register tiles (rows a lane × rows of x): f32 2 × 8 17, 4 × 8 18, 8 × 8
-//! 16, 2 × 16 24; q4_1 2 × 8 28, 4 × 4 32, and 4 × 16 40 and 8 × 8 43 at twice the compile time. f32 is held by its loads,
-//! codes by arithmetic. At 64×1536×576: plain q4_1 23, q8_0 18; tiles 4.
+//! Measured (lavapipe of Mesa 22.3, processor time over two at 512×2048×2048 on two cores of an EPYC; GFLOP/s before, with 4 × 8
+//! and, for f32, 4 × 16 sums of 32 values of K at a time, and now): f32 23 and 44, q4_1 35 and 56, q8_0 32 and 52; f16 44, q4_k
+//! 56, q6_k 50. The compiler takes 1.5 to 2 s of processor time, before 0.6 to 1.5. Other shapes (rows × rows of x): 4 × 32 40
+//! and 51, 4 × 48 46 and 57, 8 × 32 42 and 56 at twice the compile time (f32, q4_1).
 
 use super::{lanes, linear, row_lanes};
 use crate::shader::{Access, Shader, Source};
-use crate::unpack::unpackers;
+use crate::unpack::{quad_unpackers, unpackers};
 use crate::{Call, Count, Format, Profile};
 use serde::{Deserialize, Serialize};
 
@@ -53,8 +53,13 @@ pub struct Variant {
     pub wide: bool,
 }
 
-/// Lanes of a workgroup of the register bodies: an oct of x.
+/// Lanes of a workgroup of the register bodies.
 const LANES: u32 = 8;
+/// Rows of the matrix of a lane of [`Body::Broadcast`], and rows of x of a workgroup: 192 sums of 8 lanes stand in a CPU's
+/// first cache, and the loop over four values of K in that of its instructions.
+const BROADCAST: (u32, u32) = (6, 32);
+/// The same where a workgroup has no more rows of x than lanes, each with a sum for each.
+const NARROW_ROWS: u32 = 4;
 /// Rows of a tile of [`Body::Tiles`], as its text has it.
 const TILE: u32 = 64;
 /// Lanes of [`Body::Tiles`] along the rows of x.
@@ -74,6 +79,8 @@ pub(crate) fn body(profile: &Profile) -> Body {
 /// Plans the dispatch. Operands: matrix shard (Read), x (ReadArena), out (Write), vectors (Read).
 pub fn plan(profile: &Profile, args: &Args) -> Call {
     let variant = Variant::new(args.format, body(profile), linear::wide(args.k, args.x_stride));
+    // A program of few tokens has no more rows of x than they are.
+    let variant = if variant.body == Body::Broadcast { variant.covering(args.max_rows) } else { variant };
     let (rows, tokens) = variant.tile();
     Call {
         params: linear::params(args).words(),
@@ -89,21 +96,20 @@ impl Variant {
     pub(crate) fn new(format: Format, body: Body, wide: bool) -> Self {
         match body {
             Body::Tiles => Self { format, body, rows: 4, tokens: 4, wide },
-            // Eight loads for 32 values of f32: twice the rows of x use them.
-            Body::Broadcast => {
-                Self { format, body, rows: 4, tokens: if format == Format::F32 { 16 } else { 8 }, wide }
-            }
+            Body::Broadcast => Self { format, body, rows: BROADCAST.0, tokens: BROADCAST.1, wide },
             Body::Plain => Self { format, body, rows: 8, tokens: 4, wide },
         }
     }
 
     /// The same for as few rows of x as cover `tile`.
     pub(crate) fn covering(self, tile: u32) -> Self {
-        let tokens = match self.body {
-            Body::Tiles => tile.div_ceil(TILE_LANES).clamp(1, 4),
-            Body::Broadcast | Body::Plain => tile.max(1),
+        let (rows, tokens) = match self.body {
+            Body::Tiles => (self.rows, tile.div_ceil(TILE_LANES).clamp(1, 4)),
+            Body::Broadcast if tile > LANES => (self.rows, tile.next_multiple_of(LANES).min(BROADCAST.1)),
+            Body::Broadcast => (NARROW_ROWS, tile.max(1)),
+            Body::Plain => (self.rows, tile.max(1)),
         };
-        Self { tokens, ..self }
+        Self { rows, tokens, ..self }
     }
 
     /// Workgroup memory with barriers behind it, by name: what a decision of the whole workgroup is handed on in.
@@ -128,8 +134,11 @@ impl Variant {
     pub(crate) fn module(&self, source: Source, share: &str) -> String {
         if self.body == Body::Broadcast {
             let &Self { format, rows, tokens: cols, wide, .. } = self;
-            let shape = row_lanes::Shape { format, rows, cols, wide, normed: false, gate: None };
-            return row_lanes::module(source, share, &shape);
+            if cols <= LANES {
+                let shape = row_lanes::Shape { format, rows, cols, wide, normed: false, gate: None };
+                return row_lanes::module(source, share, &shape);
+            }
+            return self.columns(source, share);
         }
         let source = source
             .constant("WG", self.workgroup())
@@ -153,6 +162,30 @@ impl Variant {
         source.text(&lanes::unroll(body, &counts)).finish()
     }
 
+    /// The module of [`Body::Broadcast`] for more rows of x than lanes.
+    fn columns(&self, source: Source, share: &str) -> String {
+        let halves = row_lanes::halves(self.format);
+        let (rows, groups) = (self.rows, self.tokens / LANES);
+        let source = source
+            .constant("ROWS", rows)
+            .constant("GROUPS", groups)
+            .constant("HALVES", halves)
+            .constant("NO_BIAS", linear::NO_BIAS)
+            .flag("HAS_SCALE", self.format.has_scale());
+        let counts = [("ROWS", rows), ("GROUPS", groups), ("EIGHT", LANES)];
+        let inside = if self.wide {
+            include_str!("linear_inside_wide.wgsl")
+        } else {
+            concat!(include_str!("linear_single.wgsl"), include_str!("linear_inside_narrow.wgsl"))
+        };
+        quad_unpackers(source, self.format)
+            .text(inside)
+            .text(include_str!("linear.wgsl"))
+            .text(share)
+            .text(&lanes::unroll(include_str!("mat_mat_columns.wgsl"), &counts))
+            .finish()
+    }
+
     /// Variants that between them use every text.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
@@ -163,6 +196,7 @@ impl Variant {
             all.push(Self::new(format, Body::Tiles, false));
             all.push(Self::new(format, Body::Broadcast, false));
             all.push(Self::new(format, Body::Broadcast, true));
+            all.push(Self::new(format, Body::Broadcast, true).covering(LANES));
             all.push(Self::new(format, Body::Plain, false));
             all.push(Self::new(format, Body::Plain, true));
         }

@@ -32,11 +32,15 @@ pub(crate) struct Shape {
     pub gate: Option<Activation>,
 }
 
+/// Scales of a chunk: those of 16 values are two.
+pub(crate) fn halves(format: Format) -> u32 {
+    if format.scales().octs() < 4 { 2 } else { 1 }
+}
+
 /// The module, after its parameters and operands.
 pub(crate) fn module(source: Source, share: &str, shape: &Shape) -> String {
     let &Shape { format, rows, cols, wide, normed, gate } = shape;
-    // Scales of 16 values are two a chunk.
-    let halves = if format.scales().octs() < 4 { 2 } else { 1 };
+    let halves = halves(format);
     let sides = if gate.is_some() { 2 } else { 1 };
     let outs = rows / sides;
     // What 8 lanes read of a chunk, in lines for each of them.
