@@ -178,3 +178,24 @@ fn what_cannot_be_swept_is_a_usage_error_that_names_it() {
     let seed = run(&["bench", &model, "--seed", "1"]);
     assert_eq!(code(&seed), 2, "a seed is of --requests: {}", stderr(&seed));
 }
+
+#[test]
+fn rates_are_measured_and_allocated_is_priced() {
+    let bench = good(&["bench", &golden(), "-p", "20", "-n", "4", "-r", "3", "--json", "--chunk", "16"]);
+    for rate in ["prefill_tokens_per_second", "decode_tokens_per_second"] {
+        let number = |key: &str| bench[rate][key].as_f64().unwrap();
+        assert!(
+            0.0 < number("min") && number("min") <= number("median") && number("median") <= number("max")
+        );
+        assert_eq!(bench[rate]["all"].as_array().unwrap().len(), 3);
+    }
+    assert_eq!(bench["bytes"]["total"], bench["allocated"]["bytes"]);
+    for key in ["prefill_fraction_of_flops", "decode_fraction_of_read"] {
+        let fraction = bench[key].as_f64().unwrap();
+        assert!(fraction > 0.0 && fraction < 1.5, "{key}: {fraction}");
+    }
+    for key in ["read_bytes_per_second", "copy_bytes_per_second", "flops_per_second"] {
+        assert!(bench["ceilings"][key].as_f64().unwrap() > 0.0, "{key}");
+    }
+    assert_eq!(code(&run(&["bench", &golden(), "--memory", "1kB"])), 3);
+}

@@ -166,22 +166,26 @@ mod ulimit {
         command.env("PLIMSOLL_CACHE", "").stdin(Stdio::null()).output().unwrap()
     }
 
-    fn every_limit_is_an_answer(flag: &str) {
-        let model = speaking(&format!("ulimit{flag}"));
-        let args = ["run", &model, "-p", "Hello", "-n", "4", "--ignore-eos", "--context", "64", "--json"];
+    /// The kilobytes with which the plan of `args` just fits.
+    fn least(flag: &str, args: &[&str]) -> u64 {
         // More cores have more threads, and take more before anything is loaded.
         let enough = [400_000, 1_200_000, 2_400_000, 4_800_000, 9_600_000];
         let (enough, found) = enough
             .into_iter()
-            .map(|kilobytes| (kilobytes, under(flag, kilobytes, &args)))
+            .map(|kilobytes| (kilobytes, under(flag, kilobytes, args)))
             .find(|(_, output)| code(output) == 0)
             .expect("there is a limit that is enough");
         let found = document(&found);
-        let name = format!("ulimit {flag}");
-        assert_eq!(found["budget"]["source"], name.as_str(), "{}", found["budget"]);
-        // With 2 MB to spare it runs, and with too little it is refused.
+        assert_eq!(found["budget"]["source"], format!("ulimit {flag}"), "{}", found["budget"]);
         let spare = u64::try_from(bytes(&found, "/budget/bytes") - bytes(&found, "/bytes/total")).unwrap();
-        let least = enough - spare / 1024;
+        enough - spare / 1024
+    }
+
+    fn every_limit_is_an_answer(flag: &str) {
+        let model = speaking(&format!("ulimit{flag}"));
+        let args = ["run", &model, "-p", "Hello", "-n", "4", "--ignore-eos", "--context", "64", "--json"];
+        let (least, name) = (least(flag, &args), format!("ulimit {flag}"));
+        // With 2 MB to spare it runs, and with too little it is refused.
         let runs = under(flag, least + 2000, &args);
         assert_eq!(code(&runs), 0, "{}", stderr(&runs));
         assert_eq!(document(&runs)["overridden"], false);
@@ -193,12 +197,55 @@ mod ulimit {
             assert!([3, 6].contains(&code(&output)), "{step}: {}", stderr(&output));
             assert!(stderr(&output).contains(&name), "{step}: {}", stderr(&output));
         }
-        // A benchmark opens a second device beside the first.
+    }
+
+    /// What a model's figures are a part of is measured beside no plan, and left out with the reason where it has no room.
+    fn a_bench_has_its_figures_without_room_for_ceilings(flag: &str) {
+        let model = speaking(&format!("ulimit-bench{flag}"));
         let bench = ["bench", &model, "-p", "8", "-n", "1", "-r", "1", "--context", "64", "--json"];
-        for step in 10..18 {
-            let output = under(flag, least * step / 12, &bench);
-            assert!([0, 3, 6].contains(&code(&output)), "{step}: {}", stderr(&output));
+        let (least, name) = (least(flag, &bench), format!("ulimit {flag}"));
+        let at = |kilobytes: u64, args: &[&str]| {
+            let output = under(flag, kilobytes, args);
+            assert_eq!(code(&output), 0, "{kilobytes}: {}", stderr(&output));
+            output
+        };
+        let without = document(&at(least + 2000, &bench));
+        assert!(without["decode_tokens_per_second"]["median"].as_f64().unwrap() > 0.0);
+        for key in ["ceilings", "prefill_fraction_of_flops", "decode_fraction_of_read"] {
+            assert!(without[key].is_null(), "{key}: {}", without[key]);
         }
+        let reason = &without["ceilings_not_measured"];
+        assert!(reason["have"].as_u64().unwrap() < reason["need"].as_u64().unwrap(), "{reason}");
+        assert!(reason["why"].as_str().unwrap().contains(&name), "{reason}");
+        let profile = document(&at(least + 2000, &[&bench[..], &["--profile"]].concat()));
+        assert!(profile["profile"]["ceilings"].is_null(), "{profile}");
+        assert!(profile["profile"]["ceilings_not_measured"]["why"].as_str().unwrap().contains(&name));
+        let said = at(least + 2000, &bench[..bench.len() - 1]);
+        let text = String::from_utf8(said.stdout).unwrap();
+        assert!(text.contains("ceilings of this adapter were not measured: "), "{text}");
+        // Whether there is room or not, the figures are there; and with enough of it, all of them.
+        let measured = [80_000, 160_000, 240_000, 480_000].map(|more| {
+            let document = document(&at(least + more, &bench));
+            let measured = document["ceilings"]["read_bytes_per_second"].as_f64().is_some();
+            assert_eq!(measured, document["ceilings_not_measured"].is_null(), "{document}");
+            measured
+        });
+        assert!(measured[3], "{measured:?}");
+        for step in 9..12 {
+            let output = under(flag, least * step / 12, &bench);
+            assert!([3, 6].contains(&code(&output)), "{step}: {}", stderr(&output));
+            assert!(stderr(&output).contains(&name), "{step}: {}", stderr(&output));
+        }
+    }
+
+    #[test]
+    fn a_bench_has_its_figures_under_a_limit_on_addresses() {
+        a_bench_has_its_figures_without_room_for_ceilings("-v");
+    }
+
+    #[test]
+    fn a_bench_has_its_figures_under_a_limit_on_data() {
+        a_bench_has_its_figures_without_room_for_ceilings("-d");
     }
 
     /// What the adapter does at best is measured in buffers, and they are weighed like a load's.

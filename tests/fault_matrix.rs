@@ -10,8 +10,11 @@ mod support;
 
 use plimsoll::Opened;
 use plimsoll_estimator::Admitted;
-use plimsoll_kernels::KvFormat;
+use plimsoll_kernels::ops::scale;
+use plimsoll_kernels::step::{HEADER_TOKENS, HEADER_WORDS};
+use plimsoll_kernels::{KvFormat, StepShape, Unit};
 use plimsoll_runtime::faults::{Harm, Point};
+use plimsoll_runtime::lone::{Data, LoneKernel, Options};
 use plimsoll_runtime::request::What;
 use plimsoll_runtime::{
     Device, DeviceOptions, Engine, FinishReason, Request, RequestId, Runtime, RuntimeError,
@@ -314,4 +317,34 @@ fn a_sound_device_is_kept_and_a_budget_that_shrank_refuses() {
     };
     assert!(error.is_permanent() && matches!(error, plimsoll::Error::Refused(_)), "{error}");
     assert_eq!(device.totals().live, 0);
+}
+
+/// What tests and benchmarks measure on has the same errors as a load: a buffer that cannot be had is named, not what
+/// would have been bound to it; then the device goes on, and nothing is left on it.
+#[test]
+fn a_lone_kernel_says_what_it_lacks() {
+    let lone = LoneKernel::open(Options::default()).unwrap();
+    let device = lone.device();
+    for nth in [1, 2] {
+        device.faults().fail_buffer(nth);
+        let Err(RuntimeError::OutOfMemory { buffer, bytes, live }) = lone.ceilings() else { panic!("{nth}") };
+        assert_eq!((buffer.as_str(), bytes, live), ("ceiling", 64 << 20, (nth - 1) * (64 << 20)));
+        assert_eq!(device.totals().live, 0);
+    }
+    let args = scale::Args { factor: 2.0, vector: None, width: 8, stride: 8, unit: Unit::Tokens };
+    let call = scale::plan(lone.profile(), &args);
+    let operands = [Data::F32(vec![1.5; 8]), Data::F32(vec![0.0])];
+    let shape = StepShape { tokens: 1, ..StepShape::default() };
+    let mut step = vec![0; HEADER_WORDS as usize];
+    step[HEADER_TOKENS as usize] = 1;
+    let run = || lone.run(&call, &step, &operands, &shape, None);
+    let good = run().unwrap();
+    // Parameters, range, step, both operands, what is read back.
+    for nth in 1..=6 {
+        device.faults().fail_buffer(nth);
+        assert!(matches!(run(), Err(RuntimeError::OutOfMemory { .. })), "{nth}");
+        assert_eq!((device.totals().live, run().unwrap()), (0, good.clone()), "{nth}");
+    }
+    device.lose();
+    assert!(matches!(run(), Err(RuntimeError::DeviceLost { .. })));
 }

@@ -19,8 +19,6 @@ use std::fmt;
 
 /// Chunks at which activations are evaluated: multiples of this many tokens, at which no tensor is padded.
 const UNIT: u32 = 64;
-/// Chunks that are evaluated.
-const SAMPLES: u32 = 8;
 
 /// The coefficients of the total of a model on a profile, near a geometry: its KV formats, draft depth, snapshots and
 /// logit rows are given, context, slots and chunk are free.
@@ -182,8 +180,8 @@ impl Coefficients {
     }
 }
 
-/// Prices at chunks from 64 tokens (or one for each slot) to the one asked for, in whole units; twice that where the one
-/// asked for is as small as can be.
+/// Prices at chunks from 64 tokens (or one for each slot) by doubling to the one asked for, in whole units; twice that
+/// where the one asked for is as small as can be.
 fn chunks(pricer: &Pricer<'_>, geometry: &Geometry) -> Vec<(u32, Price)> {
     let price = |chunk: u32| {
         let price = pricer.price(&Geometry { prefill_chunk: chunk, ..geometry.clone() });
@@ -196,10 +194,9 @@ fn sampled(geometry: &Geometry) -> Vec<u32> {
     // A step has room for a token of every slot.
     let low = geometry.slots.next_multiple_of(UNIT);
     let high = geometry.prefill_chunk.next_multiple_of(UNIT).max(low.saturating_mul(2));
-    let step = ((high - low) / UNIT).div_ceil(SAMPLES - 1).max(1).saturating_mul(UNIT);
-    let mut at: Vec<u32> = (low..high).step_by(step as usize).chain([high]).collect();
-    at.dedup();
-    at
+    let doubling =
+        std::iter::successors(Some(low), |chunk| chunk.checked_mul(2)).take_while(|chunk| *chunk < high);
+    doubling.chain([high]).collect()
 }
 
 fn activations(geometry: &Geometry, price: &Price, chunks: &[(u32, Price)]) -> Option<Line> {

@@ -74,7 +74,7 @@ pub(crate) struct Known {
     params: Vec<u32>,
     /// Parameters that might be those of a KV range too.
     like_ranges: Vec<(u32, [u32; 4])>,
-    /// The base of each layer of a family, and its index; the others are among the parameters.
+    /// The base of each layer of a family of many beginnings, and its index.
     begun: Vec<(u32, usize)>,
     kernels: Vec<u32>,
     pub sum: Summary,
@@ -183,14 +183,9 @@ impl Memo {
         };
         std::mem::take(&mut sum.params).iter().for_each(|param| take(&mut words, param));
         let mut begun = Vec::new();
-        for (index, family) in sum.families.iter().enumerate() {
-            for base in Members::new(family, &sum.layers, classes).bases() {
-                if family.is_one() {
-                    take(&mut words, &base)
-                } else {
-                    begun.push((words.number(&base), index))
-                }
-            }
+        for (index, family) in sum.families.iter().enumerate().filter(|(_, family)| !family.is_one()) {
+            let bases = Members::new(family, &sum.layers, classes).bases();
+            begun.extend(bases.into_iter().map(|base| (words.number(&base), index)));
         }
         let kernels = std::mem::take(&mut sum.kernels).into_iter().map(|kernel| {
             let next = words.kernels.len() as u32;
@@ -219,16 +214,14 @@ impl Memo {
                 kernels.mark(id);
             }
         }
-        // Families of the parts that are kept, and of the others.
-        let mut old: Vec<Members<'_>> = Vec::new();
+        // Families whose bases have numbers, and the others.
+        let (mut old, mut made): (Vec<Members<'_>>, Vec<Members<'_>>) = Default::default();
         for known in programs {
-            let members = known.sum.families.iter().map(|f| Members::new(f, &known.sum.layers, classes));
-            old.extend(members.filter(|members| !members.is_one()));
+            for one in members(&known.sum, classes) {
+                if one.is_one() { made.push(one) } else { old.push(one) }
+            }
         }
-        let made = readers
-            .iter()
-            .flat_map(|sum| sum.families.iter().map(|family| Members::new(family, &sum.layers, classes)));
-        let made: Vec<Members<'_>> = made.collect();
+        made.extend(readers.iter().flat_map(|sum| members(sum, classes)));
         let ids_begun = programs.iter().filter_map(|known| known.id).collect();
         let begun = kept(&self.begun, ids_begun, |_| {
             let bases = programs.iter().flat_map(|known| {
@@ -285,6 +278,11 @@ impl Memo {
         let ranges = u64::from(cut.count) + 1;
         (ranges + params, kernels.count + unseen.len() as u32)
     }
+}
+
+/// The families of a summary with their layers.
+fn members<'a>(sum: &'a Summary, classes: &'a Classes) -> impl Iterator<Item = Members<'a>> {
+    sum.families.iter().map(|family| Members::new(family, &sum.layers, classes))
 }
 
 /// A bit for a length, of 64.

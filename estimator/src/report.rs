@@ -372,7 +372,12 @@ impl Report {
     fn judged(pricer: &Pricer<'_>, question: &Question<'_>) -> Result<(Self, Option<Refusal>), PlanError> {
         let Question { checkpoint, model, geometry, profile, budget, overhead, company } = *question;
         let solver = Solver { pricer, budget, overhead, company };
-        let refused = verdict::refusal(&solver, geometry)?;
+        // All that is looked at around the geometry begins with its price; what the model is made of does not.
+        let (refused, model_part) = (Made::nothing(), Made::nothing());
+        shared(&[&|| refused.set(verdict::refusal(&solver, geometry)), &|| {
+            model_part.set(ModelPart::of(checkpoint, model))
+        }]);
+        let refused = refused.take().unwrap_or_else(|| verdict::refusal(&solver, geometry))?;
         // What is over the budget still has bytes to show.
         let price = pricer.price(geometry).ok();
         let word = match (&refused, budget) {
@@ -393,11 +398,9 @@ impl Report {
             }
         };
         let (rungs, changes, images) = (Made::nothing(), Made::nothing(), Made::nothing());
-        let model_part = Made::nothing();
         let (context, slots, chunk) = (Made::nothing(), Made::nothing(), Made::nothing());
         shared(&[
             &frontier,
-            &|| model_part.set(ModelPart::of(checkpoint, model)),
             &samples,
             &|| changes.set(price.as_ref().map(|p| levers(pricer, geometry, p.total())).unwrap_or_default()),
             &|| context.set(solver.largest_context(geometry).map(|g| g.context)),

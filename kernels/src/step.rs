@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! header   [16]               tokens, logit rows, longest KV length, and what is reserved
+//! rows     [R]                token indices whose logits are wanted
 //! ids      [T]                token ids
 //! position [T]                position of each token in its sequence
 //! slot     [T]                slot of each token
-//! rows     [R]                token indices whose logits are wanted
 //! tiles    [n, 4] per table   runs of tokens of one sequence: first token, tokens, slot, position of the first
 //! tables   [slots, pages]     per KV kind: physical page of each logical page (a ring for sliding windows)
 //! ropes    [T, pairs, 2]      per rope: cosine and sine of each token's angles, f32
 //! ```
+//!
+//! Rows and ids stand first, so that what reads nothing else is the same whatever the tokens of a step.
 //!
 //! Sines and cosines come from the host: WGSL promises no accuracy at large angles.
 
@@ -114,10 +116,10 @@ impl StepLayout {
             u32::try_from(words).ok()?;
             u32::try_from(offset).ok()
         };
+        let rows = take(u64::from(logit_rows))?;
         let ids = take(u64::from(tokens))?;
         let positions = take(u64::from(tokens))?;
         let token_slots = take(u64::from(tokens))?;
-        let rows = take(u64::from(logit_rows))?;
         let mut tiles = Vec::new();
         for &per_tile in tile_tokens {
             let per_tile = per_tile.max(1);

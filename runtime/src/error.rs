@@ -92,11 +92,11 @@ pub enum RuntimeError {
         lasts: Lasts,
     },
     /// The device could not create a buffer; everything created with it has been freed.
-    #[error("out of device memory: buffer {buffer} of {bytes} bytes ({live} bytes were live)")]
+    #[error("out of device memory: {} ({live} bytes were live)", asked(buffer, *bytes))]
     OutOfMemory {
-        /// The buffer's name in the plan.
+        /// The buffer's name in the plan, or what else was to be made.
         buffer: String,
-        /// Its size.
+        /// Its size; 0 of what is no buffer, whose size only the driver knows.
         bytes: u64,
         /// Bytes of our buffers that existed at that moment.
         live: u64,
@@ -260,6 +260,10 @@ impl RuntimeError {
             _ => true,
         }
     }
+}
+
+fn asked(what: &str, bytes: u64) -> String {
+    if bytes == 0 { what.to_owned() } else { format!("buffer {what} of {bytes} bytes") }
 }
 
 fn lacking(lacks: &Option<NoRoom>) -> String {

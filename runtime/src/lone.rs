@@ -14,13 +14,14 @@ mod shapes;
 
 pub use ceilings::{CeilingReport, Ceilings, Tried};
 
+use crate::books::Buffer;
+use crate::point::Point;
 use crate::{Device, DeviceOptions, RuntimeError};
 use plimsoll_kernels::{Access, Call, Count, Kernel, Profile, StepShape};
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use wgpu::util::DeviceExt;
 
 /// A word that is a quiet NaN as f32 and no plausible integer: what untouched memory is filled with.
 pub const POISON: u32 = 0x7FC0_DEAD;
@@ -80,9 +81,7 @@ pub fn words(bytes: &[u8]) -> Vec<u32> {
 
 /// An open device and the pipelines made on it so far.
 pub struct LoneKernel {
-    device: wgpu::Device,
-    queue: wgpu::Queue,
-    profile: Profile,
+    device: Device,
     pipelines: Mutex<HashMap<Kernel, Arc<Built>>>,
 }
 
@@ -98,7 +97,9 @@ struct Bound {
     offsets: Vec<u32>,
     grid: [u32; 3],
     /// Each operand's buffer (ranges have none), its access and its bytes before the run.
-    operands: Vec<(Access, wgpu::Buffer, Vec<u8>)>,
+    operands: Vec<(Access, Buffer, Vec<u8>)>,
+    /// Parameters, range and step, which only the group knows.
+    _words: [Buffer; 3],
 }
 
 impl LoneKernel {
@@ -122,19 +123,17 @@ impl LoneKernel {
     /// [`RuntimeError::NoAdapter`], [`RuntimeError::Open`].
     pub fn open_as(options: &DeviceOptions) -> Result<Self, RuntimeError> {
         let options = DeviceOptions { max_allocation: None, max_binding: None, ..options.clone() };
-        let opened = Device::open(&options)?;
-        let (device, queue) = opened.raw();
-        Ok(Self {
-            device: device.clone(),
-            queue: queue.clone(),
-            profile: opened.profile().clone(),
-            pipelines: Mutex::default(),
-        })
+        Ok(Self { device: Device::open(&options)?, pipelines: Mutex::default() })
+    }
+
+    /// The device that was opened, for whoever asks what is free beside it.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// What was opened.
     pub fn profile(&self) -> &Profile {
-        &self.profile
+        self.device.profile()
     }
 
     /// Pipelines made so far.
@@ -146,8 +145,8 @@ impl LoneKernel {
     /// bytes of each operand it writes, in order.
     ///
     /// # Errors
-    /// [`RuntimeError::Input`] for operands that do not fit the kernel, [`RuntimeError::Validation`] for whatever
-    /// wgpu refuses, [`RuntimeError::Stray`] for bytes that changed although the kernel may not change them.
+    /// [`RuntimeError::Input`] for operands that do not fit the kernel, [`RuntimeError::OutOfMemory`],
+    /// [`RuntimeError::DeviceLost`], [`RuntimeError::Validation`] for whatever else wgpu refuses, [`RuntimeError::Stray`] for bytes that changed although the kernel may not change them.
     pub fn run(
         &self,
         call: &Call,
@@ -158,32 +157,24 @@ impl LoneKernel {
     ) -> Result<Vec<Vec<u8>>, RuntimeError> {
         let kernel = call.kernel.name();
         let bound = self.bind(call, step_words, operands, shape, range)?;
-        let total: u64 = bound.operands.iter().map(|(_, buffer, _)| buffer.size()).sum();
-        #[allow(clippy::disallowed_methods)] // no plan has a lone kernel's buffers
-        let readback = self.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("readback"),
-            size: total,
-            usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
-            mapped_at_creation: false,
-        });
-        self.checked(&kernel, || {
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            record(&mut encoder, &bound, 1);
+        let total: u64 = bound.operands.iter().map(|(_, buffer, _)| buffer.bytes()).sum();
+        let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
+        let readback = self.device.create_buffer("readback", total, usage, false)?;
+        self.submit(&kernel, |encoder| {
+            record(encoder, &bound, 1);
             let mut at = 0;
             for (_, buffer, _) in &bound.operands {
-                encoder.copy_buffer_to_buffer(buffer, 0, &readback, at, buffer.size());
-                at += buffer.size();
+                encoder.copy_buffer_to_buffer(buffer.raw(), 0, readback.raw(), at, buffer.bytes());
+                at += buffer.bytes();
             }
-            self.queue.submit([encoder.finish()]);
         })?;
-        readback.map_async(wgpu::MapMode::Read, .., |_| {});
-        self.wait(&kernel)?;
-        let refused = |e: wgpu::MapRangeError| refused(&kernel, format!("{e:?}"));
-        let view = readback.get_mapped_range(..).map_err(refused)?;
+        readback.raw().map_async(wgpu::MapMode::Read, .., |_| {});
+        self.device.wait_idle()?;
+        let view = readback.raw().get_mapped_range(..).map_err(|error| unmapped(&readback, &error))?;
         let mut written = Vec::new();
         let mut at = 0usize;
         for (index, (access, buffer, before)) in bound.operands.iter().enumerate() {
-            let end = at + buffer.size() as usize;
+            let end = at + buffer.bytes() as usize;
             let after = &view[at..end];
             at = end;
             let inner = GUARD as usize..after.len() - GUARD as usize;
@@ -218,12 +209,8 @@ impl LoneKernel {
         for round in 0..=rounds {
             let reps = if round == 0 { 1 } else { reps.max(1) };
             let start = Instant::now();
-            self.checked(&kernel, || {
-                let mut encoder = self.device.create_command_encoder(&Default::default());
-                record(&mut encoder, &bound, reps);
-                self.queue.submit([encoder.finish()]);
-            })?;
-            self.wait(&kernel)?;
+            self.submit(&kernel, |encoder| record(encoder, &bound, reps))?;
+            self.device.wait_idle()?;
             if round > 0 {
                 best = best.min(start.elapsed() / reps);
             }
@@ -231,22 +218,15 @@ impl LoneKernel {
         Ok(best)
     }
 
-    fn wait(&self, kernel: &str) -> Result<(), RuntimeError> {
-        let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
-        polled.map(drop).map_err(|e| refused(kernel, e.to_string()))
-    }
-
-    /// Runs `body` inside a validation and an out-of-memory scope.
-    fn checked<T>(&self, kernel: &str, body: impl FnOnce() -> T) -> Result<T, RuntimeError> {
-        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let value = body();
-        let first = pollster::block_on(validation.pop());
-        let second = pollster::block_on(memory.pop());
-        match first.or(second) {
-            None => Ok(value),
-            Some(e) => Err(refused(kernel, e.to_string())),
-        }
+    /// Hands over what `record` records.
+    fn submit(
+        &self,
+        kernel: &str,
+        record: impl FnOnce(&mut wgpu::CommandEncoder),
+    ) -> Result<(), RuntimeError> {
+        let mut encoder = self.device.encoder(kernel);
+        record(&mut encoder);
+        self.device.submit(encoder.finish()).map(drop)
     }
 
     /// The pipeline of a call, made at its first use.
@@ -256,65 +236,45 @@ impl LoneKernel {
             return Ok(built.clone());
         }
         let name = call.kernel.name();
-        let built = self.checked(&name, || {
-            let storage = |read_only| wgpu::BindingType::Buffer {
-                ty: wgpu::BufferBindingType::Storage { read_only },
-                has_dynamic_offset: false,
-                min_binding_size: None,
-            };
-            let uniform = |bytes: u64| wgpu::BindingType::Buffer {
-                ty: wgpu::BufferBindingType::Uniform,
-                has_dynamic_offset: true,
-                min_binding_size: NonZeroU64::new(bytes),
-            };
-            let mut types = vec![uniform(call.params.len() as u64 * 4), storage(true)];
-            types.extend(call.kernel.operands().into_iter().map(|access| match access {
-                Access::Read => storage(true),
-                Access::ReadArena | Access::Write => storage(false),
-                Access::Range => uniform(16),
-            }));
-            let entries: Vec<_> = (0u32..)
-                .zip(types)
-                .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
-                    binding,
-                    visibility: wgpu::ShaderStages::COMPUTE,
-                    ty,
-                    count: None,
-                })
-                .collect();
-            let layout = self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
-                label: Some(&name),
-                entries: &entries,
-            });
-            self.pipeline(&name, call.kernel.wgsl(), layout)
-        })?;
+        let built = self.device.create(
+            Point::Pipeline,
+            || what(&name),
+            |device| {
+                let storage = |read_only| wgpu::BindingType::Buffer {
+                    ty: wgpu::BufferBindingType::Storage { read_only },
+                    has_dynamic_offset: false,
+                    min_binding_size: None,
+                };
+                let uniform = |bytes: u64| wgpu::BindingType::Buffer {
+                    ty: wgpu::BufferBindingType::Uniform,
+                    has_dynamic_offset: true,
+                    min_binding_size: NonZeroU64::new(bytes),
+                };
+                let mut types = vec![uniform(call.params.len() as u64 * 4), storage(true)];
+                types.extend(call.kernel.operands().into_iter().map(|access| match access {
+                    Access::Read => storage(true),
+                    Access::ReadArena | Access::Write => storage(false),
+                    Access::Range => uniform(16),
+                }));
+                let entries: Vec<_> = (0u32..)
+                    .zip(types)
+                    .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
+                        binding,
+                        visibility: wgpu::ShaderStages::COMPUTE,
+                        ty,
+                        count: None,
+                    })
+                    .collect();
+                let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                    label: Some(&name),
+                    entries: &entries,
+                });
+                pipeline(device, &name, call.kernel.wgsl(), layout)
+            },
+        )?;
         let built = Arc::new(built);
         pipelines.insert(call.kernel.clone(), built.clone());
         Ok(built)
-    }
-
-    fn pipeline(&self, name: &str, wgsl: String, layout: wgpu::BindGroupLayout) -> Built {
-        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
-            label: Some(name),
-            source: wgpu::ShaderSource::Wgsl(wgsl.into()),
-        });
-        let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-            label: Some(name),
-            bind_group_layouts: &[Some(&layout)],
-            immediate_size: 0,
-        });
-        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(name),
-            layout: Some(&pipeline_layout),
-            module: &module,
-            entry_point: Some("main"),
-            compilation_options: wgpu::PipelineCompilationOptions {
-                zero_initialize_workgroup_memory: false,
-                ..Default::default()
-            },
-            cache: None,
-        });
-        Built { layout, pipeline }
     }
 
     /// Uploads everything a call needs.
@@ -337,21 +297,21 @@ impl LoneKernel {
         if ranges != usize::from(range.is_some()) {
             return Err(mismatch("ranges", ranges as u64, u64::from(range.is_some())));
         }
-        let max = self.profile.limits.max_compute_workgroups_per_dimension;
+        let max = self.profile().limits.max_compute_workgroups_per_dimension;
         let count = call.workgroups.of(shape);
         let grid = Count::fold(count, max)
             .ok_or_else(|| mismatch("workgroups", u64::from(max) * u64::from(max), count))?;
         let built = self.build(call)?;
         // Uniforms stand after a poisoned block, so that the dynamic offset matters.
         let params =
-            self.upload("params", &guarded(bytemuck::cast_slice(&call.params)), wgpu::BufferUsages::UNIFORM);
+            self.upload("params", &guarded(bytemuck::cast_slice(&call.params)), wgpu::BufferUsages::UNIFORM)?;
         let range = self.upload(
             "range",
             &guarded(bytemuck::cast_slice(&range.unwrap_or_default())),
             wgpu::BufferUsages::UNIFORM,
-        );
+        )?;
         let step = if step_words.is_empty() { vec![POISON] } else { step_words.to_vec() };
-        let step = self.upload("step", bytemuck::cast_slice(&step), wgpu::BufferUsages::STORAGE);
+        let step = self.upload("step", bytemuck::cast_slice(&step), wgpu::BufferUsages::STORAGE)?;
         let mut bound = Vec::new();
         let mut data = operands.iter();
         for access in accesses.iter().filter(|a| **a != Access::Range) {
@@ -360,43 +320,78 @@ impl LoneKernel {
                 return Err(mismatch("bytes of an operand, a multiple of", 4, bytes.len() as u64));
             }
             let bytes = guarded(&bytes);
-            bound.push((*access, self.upload("operand", &bytes, wgpu::BufferUsages::STORAGE), bytes));
+            bound.push((*access, self.upload("operand", &bytes, wgpu::BufferUsages::STORAGE)?, bytes));
         }
-        let view = |buffer, offset, size| {
-            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: NonZeroU64::new(size) })
-        };
         let mut offsets = vec![GUARD as u32];
-        let mut entries = vec![view(&params, 0, call.params.len() as u64 * 4), step.as_entire_binding()];
+        let mut entries =
+            vec![view(&params, 0, call.params.len() as u64 * 4), step.raw().as_entire_binding()];
         let mut next = bound.iter();
         for access in &accesses {
             if *access == Access::Range {
                 offsets.push(GUARD as u32);
                 entries.push(view(&range, 0, 16));
             } else if let Some((_, buffer, _)) = next.next() {
-                entries.push(view(buffer, GUARD, buffer.size() - 2 * GUARD));
+                entries.push(view(buffer, GUARD, buffer.bytes() - 2 * GUARD));
             }
         }
         let entries: Vec<_> = (0u32..)
             .zip(entries)
             .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
             .collect();
-        let group = self.checked(&kernel, || {
-            self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-                label: Some(&kernel),
-                layout: &built.layout,
-                entries: &entries,
-            })
-        })?;
-        Ok(Bound { built, group, offsets, grid, operands: bound })
+        let group = self.device.create(
+            Point::BindGroup,
+            || what(&kernel),
+            |device| {
+                device.create_bind_group(&wgpu::BindGroupDescriptor {
+                    label: Some(&kernel),
+                    layout: &built.layout,
+                    entries: &entries,
+                })
+            },
+        )?;
+        Ok(Bound { built, group, offsets, grid, operands: bound, _words: [params, range, step] })
     }
 
-    fn upload(&self, label: &str, bytes: &[u8], usage: wgpu::BufferUsages) -> wgpu::Buffer {
-        self.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
-            label: Some(label),
-            contents: bytes,
-            usage: usage | wgpu::BufferUsages::COPY_SRC,
-        })
+    /// A buffer of these bytes, a multiple of 4.
+    fn upload(&self, name: &str, bytes: &[u8], usage: wgpu::BufferUsages) -> Result<Buffer, RuntimeError> {
+        let usage = usage | wgpu::BufferUsages::COPY_SRC;
+        let buffer = self.device.create_buffer(name, bytes.len() as u64, usage, true)?;
+        let mut view = buffer.raw().get_mapped_range_mut(..).map_err(|error| unmapped(&buffer, &error))?;
+        view.slice(..).copy_from_slice(bytes);
+        drop(view);
+        buffer.raw().unmap();
+        Ok(buffer)
     }
+}
+
+/// A part of a buffer, bound.
+fn view(buffer: &Buffer, offset: u64, bytes: u64) -> wgpu::BindingResource<'_> {
+    let size = NonZeroU64::new(bytes);
+    wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: buffer.raw(), offset, size })
+}
+
+fn pipeline(device: &wgpu::Device, name: &str, wgsl: String, layout: wgpu::BindGroupLayout) -> Built {
+    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        label: Some(name),
+        source: wgpu::ShaderSource::Wgsl(wgsl.into()),
+    });
+    let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: Some(name),
+        bind_group_layouts: &[Some(&layout)],
+        immediate_size: 0,
+    });
+    let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(name),
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: false,
+            ..Default::default()
+        },
+        cache: None,
+    });
+    Built { layout, pipeline }
 }
 
 fn record(encoder: &mut wgpu::CommandEncoder, bound: &Bound, reps: u32) {
@@ -414,8 +409,13 @@ fn guarded(bytes: &[u8]) -> Vec<u8> {
     [bytemuck::cast_slice(&guard), bytes, bytemuck::cast_slice(&guard)].concat()
 }
 
-fn refused(kernel: &str, reason: String) -> RuntimeError {
-    RuntimeError::Validation { what: format!("kernel {kernel}"), reason }
+/// What errors call a kernel.
+fn what(kernel: &str) -> String {
+    format!("kernel {kernel}")
+}
+
+fn unmapped(buffer: &Buffer, error: &wgpu::MapRangeError) -> RuntimeError {
+    RuntimeError::Map { buffer: buffer.name().to_owned(), reason: format!("{error:?}") }
 }
 
 fn stray(kernel: &str, operand: usize, byte: usize, place: &'static str) -> RuntimeError {

@@ -2,6 +2,8 @@
 //! character.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
+pub mod probe;
+
 use crate::support::data;
 use serde_json::{Value, json};
 use std::path::PathBuf;

@@ -146,10 +146,20 @@ impl<'a> Members<'a> {
 
     fn is_but_for_layers(&self, other: &Self) -> bool {
         let (a, b) = (self.family, other.family);
+        (&a.experts, &a.rows) == (&b.experts, &b.rows) && self.is_but_for_members(other)
+    }
+
+    /// Whether the same layer, expert and row have the same parameters in both.
+    fn is_but_for_members(&self, other: &Self) -> bool {
+        let (a, b) = (self.family, other.family);
         let masks = |f: &'a Family| f.places.as_ref().map(|(masks, _)| masks);
-        a.base == b.base
-            && (&a.experts, &a.rows, &a.steps) == (&b.experts, &b.rows, &b.steps)
-            && masks(a) == masks(b)
+        a.base == b.base && a.steps == b.steps && masks(a) == masks(b)
+    }
+
+    /// Whether some word says which layer it is, or it is the only one there; which expert, and which row.
+    fn tells(&self) -> [bool; 3] {
+        let own = |by| (0..self.length()).any(|i| self.family.varies(i) == by);
+        [self.family.places.is_none() || self.tells_classes(), own((1, 0, 0)), own((0, 1, 0))]
     }
 
     /// Whether its layers are of classes that the parameters tell apart: every vector of the op has words of its own.
@@ -193,6 +203,13 @@ impl<'a> Members<'a> {
                 base.iter().enumerate().map(of).collect()
             })
         })
+    }
+
+    /// Layer, expert and row of each.
+    fn each(&self) -> impl Iterator<Item = (u32, u32, u32)> {
+        let layers = if self.layers.is_empty() { &[0][..] } else { self.layers };
+        let family = self.family;
+        layers.iter().flat_map(move |&layer| family.firsts().map(move |(expert, row)| (layer, expert, row)))
     }
 
     /// How many there are, each once.
@@ -287,8 +304,22 @@ fn union(members: &[Members<'_>]) -> u64 {
             layers.dedup();
             layers.len() as u64 * one.family.begins()
         }
+        [one, others @ ..]
+            if others.iter().all(|other| other.is_but_for_members(one)) && all_told(members, one.tells()) =>
+        {
+            members.iter().flat_map(Members::each).collect::<FxHashSet<_>>().len() as u64
+        }
         _ => members.iter().flat_map(Members::words).collect::<FxHashSet<_>>().len() as u64,
     }
+}
+
+/// Whether members that differ in layer, expert or row differ in their parameters, where these tell them.
+fn all_told(members: &[Members<'_>], [layer, expert, row]: [bool; 3]) -> bool {
+    let one = |of: fn(&Family) -> &[u32]| {
+        let mut all = members.iter().map(|member| of(member.family));
+        all.next().is_some_and(|first| first.len() == 1 && all.all(|other| other == first))
+    };
+    layer && (expert || one(|family| &family.experts)) && (row || one(|family| &family.rows))
 }
 
 /// How many different parameters there are in families with the numbers of their layers' bases.

@@ -1,9 +1,11 @@
 //! What the adapter can do at best: the figures benches divide by.
 
-use super::LoneKernel;
 use super::latencies::READ_BACK;
 use super::shapes::{Chains, Memory};
+use super::{LoneKernel, pipeline, what};
 use crate::RuntimeError;
+use crate::books::Buffer;
+use crate::point::Point;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -88,7 +90,8 @@ impl LoneKernel {
     /// Measures the ceilings of reading, copying and multiply-adds; seconds on a software driver.
     ///
     /// # Errors
-    /// [`RuntimeError::Validation`], with what wgpu refuses.
+    /// [`RuntimeError::OutOfMemory`] where the device has less than [`LoneKernel::CEILING_BYTES`],
+    /// [`RuntimeError::DeviceLost`], [`RuntimeError::Validation`] with what else wgpu refuses.
     pub fn ceilings(&self) -> Result<Ceilings, RuntimeError> {
         Ok(self.rates()?.ceilings())
     }
@@ -105,7 +108,7 @@ impl LoneKernel {
 
     fn rates(&self) -> Result<CeilingReport, RuntimeError> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
-        let (a, b) = (self.buffer(BYTES, usage), self.buffer(BYTES, usage));
+        let (a, b) = (self.buffer(BYTES, usage)?, self.buffer(BYTES, usage)?);
         let rate = |amount: u64, time: Duration| amount as f64 / time.as_secs_f64();
         let mut report = CeilingReport::default();
         for shape in Memory::ALL {
@@ -118,7 +121,7 @@ impl LoneKernel {
         }
         let time = self.best(f64::MAX, |encoder, times| {
             for _ in 0..times {
-                encoder.copy_buffer_to_buffer(&a, 0, &b, 0, BYTES);
+                encoder.copy_buffer_to_buffer(a.raw(), 0, b.raw(), 0, BYTES);
             }
         })?;
         report.copy.push(Tried { shape: "copy_buffer_to_buffer".to_owned(), value: rate(2 * BYTES, time) });
@@ -134,14 +137,8 @@ impl LoneKernel {
         Ok(report)
     }
 
-    pub(super) fn buffer(&self, size: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
-        #[allow(clippy::disallowed_methods)] // no plan has a lone kernel's buffers
-        self.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("ceiling"),
-            size,
-            usage,
-            mapped_at_creation: false,
-        })
+    pub(super) fn buffer(&self, bytes: u64, usage: wgpu::BufferUsages) -> Result<Buffer, RuntimeError> {
+        self.device.create_buffer("ceiling", bytes, usage, false)
     }
 
     /// The least time of one of the things that `record` puts into a list as often as it is told; as many are timed
@@ -151,14 +148,11 @@ impl LoneKernel {
         known: f64,
         record: impl Fn(&mut wgpu::CommandEncoder, u32),
     ) -> Result<Duration, RuntimeError> {
-        let name = "ceiling";
         let (mut best, mut times) = (Duration::MAX, 1);
         for round in 0..=ROUNDS {
             let start = Instant::now();
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            record(&mut encoder, times);
-            self.checked(name, || self.queue.submit([encoder.finish()]))?;
-            self.wait(name)?;
+            self.submit("ceiling", |encoder| record(encoder, times))?;
+            self.device.wait_idle()?;
             let time = start.elapsed() / times;
             // The first compiles.
             if round == 1 {
@@ -180,36 +174,40 @@ impl LoneKernel {
         &self,
         wgsl: &str,
         groups: u32,
-        a: &wgpu::Buffer,
-        b: &wgpu::Buffer,
+        a: &Buffer,
+        b: &Buffer,
     ) -> Result<Ready, RuntimeError> {
         let name = "ceiling";
-        self.checked(name, || {
-            let entries = [0, 1].map(|binding| wgpu::BindGroupLayoutEntry {
-                binding,
-                visibility: wgpu::ShaderStages::COMPUTE,
-                ty: wgpu::BindingType::Buffer {
-                    ty: wgpu::BufferBindingType::Storage { read_only: binding == 0 },
-                    has_dynamic_offset: false,
-                    min_binding_size: None,
-                },
-                count: None,
-            });
-            let layout = self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
-                label: Some(name),
-                entries: &entries,
-            });
-            let built = self.pipeline(name, wgsl.to_owned(), layout);
-            let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-                label: Some(name),
-                layout: &built.layout,
-                entries: &[
-                    wgpu::BindGroupEntry { binding: 0, resource: a.as_entire_binding() },
-                    wgpu::BindGroupEntry { binding: 1, resource: b.as_entire_binding() },
-                ],
-            });
-            Ready { pipeline: built.pipeline, group, groups }
-        })
+        self.device.create(
+            Point::Pipeline,
+            || what(name),
+            |device| {
+                let entries = [0, 1].map(|binding| wgpu::BindGroupLayoutEntry {
+                    binding,
+                    visibility: wgpu::ShaderStages::COMPUTE,
+                    ty: wgpu::BindingType::Buffer {
+                        ty: wgpu::BufferBindingType::Storage { read_only: binding == 0 },
+                        has_dynamic_offset: false,
+                        min_binding_size: None,
+                    },
+                    count: None,
+                });
+                let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                    label: Some(name),
+                    entries: &entries,
+                });
+                let built = pipeline(device, name, wgsl.to_owned(), layout);
+                let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
+                    label: Some(name),
+                    layout: &built.layout,
+                    entries: &[
+                        wgpu::BindGroupEntry { binding: 0, resource: a.raw().as_entire_binding() },
+                        wgpu::BindGroupEntry { binding: 1, resource: b.raw().as_entire_binding() },
+                    ],
+                });
+                Ready { pipeline: built.pipeline, group, groups }
+            },
+        )
     }
 }
 

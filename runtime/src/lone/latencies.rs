@@ -3,6 +3,7 @@
 use super::LoneKernel;
 use super::ceilings::{CeilingReport, Tried, dispatch};
 use crate::RuntimeError;
+use crate::books::Buffer;
 use std::time::{Duration, Instant};
 
 /// Dispatches of a pass whose time is shared among them.
@@ -26,8 +27,8 @@ impl LoneKernel {
     /// Adds them to a report, the least of each first.
     pub(super) fn latencies(&self, report: &mut CeilingReport) -> Result<(), RuntimeError> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
-        let (a, b) = (self.buffer(READ_BACK, usage), self.buffer(READ_BACK, usage));
-        let read = self.buffer(READ_BACK, wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ);
+        let (a, b) = (self.buffer(READ_BACK, usage)?, self.buffer(READ_BACK, usage)?);
+        let read = self.buffer(READ_BACK, wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ)?;
         let seconds =
             |shape: &str, time: Duration| Tried { shape: shape.to_owned(), value: time.as_secs_f64() };
         let writes = "b[g.x] = a[g.x];";
@@ -51,7 +52,7 @@ impl LoneKernel {
                 if let Some(ready) = ready {
                     dispatch(encoder, ready, 1);
                 }
-                encoder.copy_buffer_to_buffer(&b, 0, &read, 0, READ_BACK);
+                encoder.copy_buffer_to_buffer(b.raw(), 0, read.raw(), 0, READ_BACK);
             })?;
             report.readback.push(seconds(name, time));
         }
@@ -63,14 +64,11 @@ impl LoneKernel {
 
     /// The least time of a submit, recording included.
     fn least(&self, record: impl Fn(&mut wgpu::CommandEncoder)) -> Result<Duration, RuntimeError> {
-        let name = "ceiling";
         let mut best = Duration::MAX;
         for _ in 0..ROUNDS {
             let start = Instant::now();
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            record(&mut encoder);
-            self.queue.submit([encoder.finish()]);
-            self.wait(name)?;
+            self.submit("ceiling", &record)?;
+            self.device.wait_idle()?;
             best = best.min(start.elapsed());
         }
         Ok(best)
@@ -79,24 +77,20 @@ impl LoneKernel {
     /// The least time from recording to bytes that the host has looked at.
     fn read_back(
         &self,
-        read: &wgpu::Buffer,
+        read: &Buffer,
         record: impl Fn(&mut wgpu::CommandEncoder),
     ) -> Result<Duration, RuntimeError> {
-        let name = "ceiling";
         let mut best = Duration::MAX;
         for _ in 0..ROUNDS {
             let start = Instant::now();
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            record(&mut encoder);
-            self.queue.submit([encoder.finish()]);
-            read.map_async(wgpu::MapMode::Read, .., |_| {});
-            self.wait(name)?;
-            let view =
-                read.get_mapped_range(..).map_err(|error| super::refused(name, format!("{error:?}")))?;
+            self.submit("ceiling", &record)?;
+            read.raw().map_async(wgpu::MapMode::Read, .., |_| {});
+            self.device.wait_idle()?;
+            let view = read.raw().get_mapped_range(..).map_err(|error| super::unmapped(read, &error))?;
             std::hint::black_box(view.iter().fold(0u8, |sum, byte| sum ^ byte));
             let time = start.elapsed();
             drop(view);
-            read.unmap();
+            read.raw().unmap();
             best = best.min(time);
         }
         Ok(best)

@@ -56,6 +56,10 @@ enum Verb {
     /// ends it.
     Chat(chat::Args),
     /// Measures prefill and decode rates
+    ///
+    /// Beside them stands what part they are of the adapter's ceilings, which are measured in 128 MiB once the model is
+    /// unloaded. Where the budget or a limit of the shell has no room for these, the rates are reported without them, and
+    /// why.
     Bench(bench::Args),
     /// Finds the machine's real ceiling: larger and larger contexts, each loaded, touched and checked in a process of its
     /// own, at two rates

@@ -1,14 +1,18 @@
-//! `plimsoll bench --ceilings`: what the adapter does at best, and in which shape.
+//! What the adapter does at best: `plimsoll bench --ceilings`, which asks for nothing else, and what the figures of a model
+//! are a part of. Either is measured on a device of its own, when no other is open, and only where there is room for it.
 
 use super::Args;
-use crate::args::reading;
+use crate::args::{MachineArgs, reading};
 use crate::bytes::grouped;
 use crate::failure::Failure;
+use crate::load::Ready;
 use crate::{output, show};
 use plimsoll::estimator::cli;
 use plimsoll::estimator::verdict::Lasts;
-use plimsoll::runtime::lone::{CeilingReport, LoneKernel, Tried};
-use plimsoll::{Budget, Device};
+use plimsoll::runtime::RuntimeError;
+use plimsoll::runtime::lone::{CeilingReport, Ceilings, LoneKernel, Tried};
+use plimsoll::{Budget, DeviceOptions};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// What is measured: its name in documents, in words, its unit and what makes the unit of a value.
@@ -25,22 +29,85 @@ fn tried(report: &CeilingReport) -> [&[Tried]; 6] {
     [&report.read, &report.copy, &report.flops, &report.dispatch, &report.submit, &report.readback]
 }
 
+/// Why there are no ceilings beside the figures of a model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Unmeasured {
+    /// In a sentence, with the numbers.
+    pub why: String,
+    /// Bytes that measuring takes.
+    pub need: u64,
+    /// Bytes that there were for it; `None` where only the driver knows.
+    pub have: Option<u64>,
+}
+
+/// A device of its own, what is free beside it, and what speaks against measuring there.
+struct Room {
+    device: LoneKernel,
+    budget: Option<Budget>,
+    over: Option<Unmeasured>,
+}
+
+/// Opens a device to measure on and weighs the buffers of it, which nobody's plan has: by a reading that the device has
+/// taken its part of already. Every measurement of ceilings begins here.
+fn room(machine: &MachineArgs) -> Result<Room, Failure> {
+    let policy = machine.policy()?;
+    let device = LoneKernel::open_as(&machine.options())?;
+    let budget = policy.budget(reading(&device.device().memory()));
+    let over = budget.as_ref().and_then(|budget| over(budget, 0));
+    Ok(Room { device, budget, over })
+}
+
+/// The ceilings of the adapter beside the figures of a model, while no other device is open. The figures are worth having
+/// without them, so that nothing that is too little for them is a failure; and who insisted did so on the model.
+pub fn beside(machine: &MachineArgs) -> Result<Result<Ceilings, Unmeasured>, Failure> {
+    let found = room(machine).and_then(|room| match room.over {
+        Some(over) => Ok(Err(over)),
+        None => Ok(Ok(room.device.ceilings()?)),
+    });
+    found.or_else(|failure| lacking(&failure).map(Err).ok_or(failure))
+}
+
+/// The same before a plan is loaded, where there is room for both; the plan's own device is opened again after it.
+pub fn before(
+    ready: Ready,
+    machine: &MachineArgs,
+    options: &DeviceOptions,
+) -> Result<(Ready, Result<Ceilings, Unmeasured>), Failure> {
+    let budget = machine.policy()?.budget(reading(&ready.device.memory()));
+    let plan = ready.admitted.plan().total();
+    if let Some(over) = budget.as_ref().and_then(|budget| over(budget, plan)) {
+        return Ok((ready, Err(over)));
+    }
+    let Ready { device, admitted, cache_limit } = ready;
+    drop(device);
+    let found = beside(machine)?;
+    Ok((Ready { device: machine.adapter.open(options)?, admitted, cache_limit }, found))
+}
+
+/// What a failure says of memory alone.
+fn lacking(failure: &Failure) -> Option<Unmeasured> {
+    let Failure::Plimsoll(plimsoll::Error::Runtime(error)) = failure else { return None };
+    let (need, have) = match error {
+        RuntimeError::Confined { need, have, .. } => (*need, Some(*have)),
+        // It was open before.
+        RuntimeError::OutOfMemory { .. } | RuntimeError::Open { .. } => (LoneKernel::CEILING_BYTES, None),
+        _ => return None,
+    };
+    Some(Unmeasured { why: error.to_string(), need, have })
+}
+
 /// Measures and reports; no model is loaded.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let policy = args.machine.policy()?;
-    let options = args.machine.options();
-    // Only asked, and closed again: what is measured has the device for itself.
-    let device = Device::open(&options)?;
-    let (info, limits) = (device.info().clone(), device.profile().limits.clone());
-    let (budget, cache_limit) = (policy.budget(reading(&device.memory())), policy.cache_limit());
-    drop(device);
-    if let Some(why) = budget.as_ref().and_then(over) {
+    let cache_limit = args.machine.policy()?.cache_limit();
+    let Room { device, budget, over } = room(&args.machine)?;
+    let (info, limits) = (device.device().info().clone(), device.profile().limits.clone());
+    if let Some(Unmeasured { why, .. }) = over {
         if !args.machine.insist {
             return Err(cli::Failure::Refused { reason: why, details: String::new() }.into());
         }
         output::note(format_args!("plimsoll: measuring all the same: {why}"));
     }
-    let report = LoneKernel::open_as(&options).and_then(|device| device.ceiling_report())?;
+    let report = device.ceiling_report()?;
     if args.output.json {
         let measures: serde_json::Map<String, Value> = MEASURES
             .iter()
@@ -77,12 +144,42 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ))?)
 }
 
-/// Why the buffers that are measured in are more than a budget has.
-fn over(budget: &Budget) -> Option<String> {
-    let need = LoneKernel::CEILING_BYTES;
-    (need > budget.bytes).then(|| {
-        let (need, have) = (grouped(need), grouped(budget.bytes));
-        let (source, lasts) = (&budget.source, Lasts::of(LoneKernel::CEILING_BYTES, budget).says());
-        format!("the buffers of --ceilings need {need} bytes, the budget has {have} ({source}); {lasts}")
+/// Why the buffers that are measured in are more than a budget has beside a plan.
+fn over(budget: &Budget, plan: u64) -> Option<Unmeasured> {
+    let (need, have) = (LoneKernel::CEILING_BYTES, budget.bytes.saturating_sub(plan));
+    (need > have).then(|| {
+        let (source, lasts) = (&budget.source, Lasts::of(need.saturating_add(plan), budget).says());
+        let beside = if plan == 0 { String::new() } else { format!(" beside the plan's {}", grouped(plan)) };
+        let why = format!(
+            "the buffers that ceilings are measured in (bench --ceilings) need {} bytes{beside}, the budget has {} \
+             ({source}); {lasts}",
+            grouped(need),
+            grouped(budget.bytes)
+        );
+        Unmeasured { why, need, have: Some(have) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ceilings_are_weighed_beside_a_plan() {
+        let need = LoneKernel::CEILING_BYTES;
+        let budget = |bytes| Budget::flag(bytes, "flag --memory");
+        assert_eq!(over(&budget(need), 0), None);
+        assert_eq!(over(&budget(need + 1000), 1000), None);
+        let have = |over: Option<Unmeasured>| over.map(|over| (over.need, over.have, over.why));
+        let (of, has, why) = have(over(&budget(need - 1), 0)).unwrap_or_default();
+        assert_eq!((of, has), (need, Some(need - 1)));
+        assert!(
+            why.contains("134,230,016") && why.contains("flag --memory") && why.contains("; permanent"),
+            "{why}"
+        );
+        let (_, has, why) = have(over(&budget(need), 1000)).unwrap_or_default();
+        assert!(has == Some(need - 1000) && why.contains("beside the plan's 1,000"), "{why}");
+        // An insisted plan may be more than there is.
+        assert_eq!(have(over(&budget(5), 1000)).unwrap_or_default().1, Some(0));
+    }
 }

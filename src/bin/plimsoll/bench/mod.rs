@@ -13,10 +13,11 @@ use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
 use crate::failure::Failure;
 use crate::output::median;
 use crate::{account, lengths, load, output, show};
+use ceilings::Unmeasured;
 use indicatif::ProgressBar;
 use plimsoll::estimator::cli::bytes::{self, grouped};
 use plimsoll::kernels::StepShape;
-use plimsoll::runtime::lone::{Ceilings, LoneKernel};
+use plimsoll::runtime::lone::Ceilings;
 use plimsoll::runtime::{Request, RuntimeError, What};
 use plimsoll::{Engine, Runtime};
 use serde_json::json;
@@ -109,9 +110,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let geometry = args.geometry.resolve(&opened.model, Some(tokens));
     load::check_length(&geometry, args.prompt_tokens as usize, tokens - args.prompt_tokens)?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
-    // On a device of its own, which is gone before the model is loaded. Not before it is admitted: a refusal
-    // allocates nothing.
-    let ceilings = LoneKernel::open_as(&args.machine.options()).and_then(|device| device.ceilings())?;
     let (mut engine, load_time) = ready.engine(&opened)?;
     let bar = ProgressBar::new(u64::from(args.repetitions) + 1);
     let mut times = Vec::new();
@@ -126,11 +124,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
     let prefill: Vec<f64> = times.iter().map(|t| f64::from(args.prompt_tokens) / t.prefill).collect();
     let decode: Vec<f64> = times.iter().map(|t| f64::from(args.new_tokens) / t.decode).collect();
-    let fractions = fractions(&engine, args, &ceilings, (median(&prefill), median(&decode)));
-    let device = engine.stepper().device();
-    let account = engine.stepper().account();
+    let work = Work::of(&engine, args);
+    let rates = (median(&prefill), median(&decode));
     if args.output.json {
+        let reserved = engine.stepper().account().reserved.figure.bytes;
         let mut document = load::end(engine, &args.machine, &args.output)?;
+        let ceilings = ceilings::beside(&args.machine)?;
+        let measured = ceilings.as_ref().ok();
+        let fractions = measured.map(|ceilings| work.fractions(rates, ceilings)).unzip();
         document["schema"] = json!(1);
         document["prompt_tokens"] = json!(args.prompt_tokens);
         document["new_tokens"] = json!(args.new_tokens);
@@ -138,14 +139,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         document["load_seconds"] = json!(load_time.as_secs_f64());
         document["prefill_tokens_per_second"] = spread(&prefill);
         document["decode_tokens_per_second"] = spread(&decode);
-        document["ceilings"] = json!({
+        document["ceilings"] = json!(measured.map(|ceilings| json!({
             "read_bytes_per_second": ceilings.read,
             "copy_bytes_per_second": ceilings.copy,
             "flops_per_second": ceilings.flops,
-        });
+        })));
+        document["ceilings_not_measured"] = json!(ceilings.as_ref().err());
         document["prefill_fraction_of_flops"] = json!(fractions.0);
         document["decode_fraction_of_read"] = json!(fractions.1);
-        document["reserved_bytes"] = json!(account.reserved.figure.bytes);
+        document["reserved_bytes"] = json!(reserved);
         return Ok(output::document(&document)?);
     }
     let plan = engine.plan();
@@ -162,7 +164,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         "{} ({}) on {}: context {}, chunk {}, KV {}; {}; kernel variants: {}\n{}\n{table}\n",
         plan.model.name,
         plan.model.architecture,
-        device.info().name,
+        engine.stepper().device().info().name,
         g.context,
         g.prefill_chunk,
         g.kv,
@@ -170,40 +172,63 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         plan.profile.tuned_by,
         load::limits(&engine, &args.machine.policy()?.cache_limit()),
     ))?;
-    output::print(format_args!(
-        "ceilings of this adapter in this run: reading {:.1} GB/s, multiply-adds {:.1} GFLOP/s\n\
-         prefill at {:.0} % of the multiply-adds, decode at {:.0} % of the reading\n",
-        ceilings.read / 1e9,
-        ceilings.flops / 1e9,
-        100.0 * fractions.0,
-        100.0 * fractions.1,
-    ))?;
-    output::print(format_args!("{}\nload: {:.2} s\n", account::table(&account), load_time.as_secs_f64()))?;
-    let telemetry = engine.telemetry();
+    let (account, telemetry) = (account::table(&engine.stepper().account()), engine.telemetry());
     let [trimmed, unloaded] = load::unload(engine);
-    Ok(output::print(format_args!("{telemetry}\n{trimmed}\n{unloaded}\n"))?)
+    match ceilings::beside(&args.machine)? {
+        Ok(ceilings) => {
+            let (prefill, decode) = work.fractions(rates, &ceilings);
+            output::print(format_args!(
+                "ceilings of this adapter in this run: reading {:.1} GB/s, multiply-adds {:.1} GFLOP/s\n\
+                 prefill at {:.0} % of the multiply-adds, decode at {:.0} % of the reading\n",
+                ceilings.read / 1e9,
+                ceilings.flops / 1e9,
+                100.0 * prefill,
+                100.0 * decode,
+            ))?;
+        }
+        Err(Unmeasured { why, .. }) => {
+            output::print(format_args!("ceilings of this adapter were not measured: {why}\n"))?;
+        }
+    }
+    Ok(output::print(format_args!(
+        "{account}\nload: {:.2} s\n{telemetry}\n{trimmed}\n{unloaded}\n",
+        load_time.as_secs_f64()
+    ))?)
 }
 
-/// What part of the adapter's own ceilings the median rates are: multiply-adds for prefill, reading for decode.
-fn fractions(engine: &Engine<Runtime>, args: &Args, ceilings: &Ceilings, rates: (f64, f64)) -> (f64, f64) {
-    let plan = engine.plan();
-    let chunk = plan.geometry.prefill_chunk;
-    let mut flops = 0;
-    let mut at = 0;
-    while at < args.prompt_tokens {
-        let tokens = chunk.min(args.prompt_tokens - at);
-        let last = at + tokens == args.prompt_tokens;
-        let step =
-            StepShape { tokens, logit_rows: u32::from(last), kv_max: at + tokens, ..Default::default() };
-        // A row sees all before the chunk, and half of the chunk on average.
-        flops += plan.work(&step, at + tokens / 2).1;
-        at += tokens;
+/// What a token of prefill multiplies and one of decode reads, by the plan.
+struct Work {
+    prefill_flops: f64,
+    decode_bytes: f64,
+}
+
+impl Work {
+    fn of(engine: &Engine<Runtime>, args: &Args) -> Self {
+        let plan = engine.plan();
+        let chunk = plan.geometry.prefill_chunk;
+        let mut flops = 0;
+        let mut at = 0;
+        while at < args.prompt_tokens {
+            let tokens = chunk.min(args.prompt_tokens - at);
+            let last = at + tokens == args.prompt_tokens;
+            let step =
+                StepShape { tokens, logit_rows: u32::from(last), kv_max: at + tokens, ..Default::default() };
+            // A row sees all before the chunk, and half of the chunk on average.
+            flops += plan.work(&step, at + tokens / 2).1;
+            at += tokens;
+        }
+        let middle = args.prompt_tokens + args.new_tokens / 2;
+        let step = StepShape { tokens: 1, logit_rows: 1, kv_max: middle, ..Default::default() };
+        Self {
+            prefill_flops: flops as f64 / f64::from(args.prompt_tokens.max(1)),
+            decode_bytes: plan.work(&step, middle).0 as f64,
+        }
     }
-    let middle = args.prompt_tokens + args.new_tokens / 2;
-    let step = StepShape { tokens: 1, logit_rows: 1, kv_max: middle, ..Default::default() };
-    let bytes = plan.work(&step, middle).0;
-    let per_token = flops as f64 / f64::from(args.prompt_tokens.max(1));
-    (rates.0 * per_token / ceilings.flops, rates.1 * bytes as f64 / ceilings.read)
+
+    /// What part of the adapter's own ceilings rates are: of multiply-adds for prefill, of reading for decode.
+    fn fractions(&self, (prefill, decode): (f64, f64), ceilings: &Ceilings) -> (f64, f64) {
+        (prefill * self.prefill_flops / ceilings.flops, decode * self.decode_bytes / ceilings.read)
+    }
 }
 
 /// One request, in seconds: the prompt up to its first token, then the tokens after it.

@@ -6,10 +6,11 @@ mod page;
 mod rows;
 mod text;
 
+use super::ceilings::{self, Unmeasured};
 use super::{Args, tokens};
 use crate::failure::Failure;
 use crate::{load, output};
-use plimsoll::runtime::lone::{Ceilings, LoneKernel};
+use plimsoll::runtime::lone::Ceilings;
 use plimsoll::runtime::profiler::Method;
 use plimsoll::{DeviceOptions, Plan};
 use serde_json::{Value, json};
@@ -58,7 +59,7 @@ pub struct Profile<'p> {
     pub empty: Option<f64>,
     /// Bytes on the device that only measuring took.
     pub own_bytes: u64,
-    pub ceilings: Ceilings,
+    pub ceilings: Result<Ceilings, Unmeasured>,
     pub rounds: u32,
     /// Prefill and decode.
     pub phases: [measure::Phase; 2],
@@ -76,8 +77,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options =
         DeviceOptions { timestamps: args.profile.profile_by != By::Alone, ..args.machine.options() };
     let ready = load::admit_as(&opened, &geometry, &args.machine, &options, &args.output)?;
-    let device = || LoneKernel::open_as(&args.machine.options()).and_then(|device| device.ceilings());
-    let before = device()?;
+    // Before and after: what else the machine does comes and goes. Not before the plan is admitted: a refusal allocates
+    // nothing.
+    let (ready, before) = ceilings::before(ready, &args.machine, &options)?;
     let (mut engine, _) = ready.engine(&opened)?;
     let measured = measure::all(&mut engine, args)?;
     let plan = engine.plan().clone();
@@ -92,8 +94,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         why: measured.why,
         empty: measured.empty,
         own_bytes: measured.own_bytes,
-        // Before and after: what else the machine does comes and goes.
-        ceilings: before.or_better(&device()?),
+        ceilings: match (before, ceilings::beside(&args.machine)?) {
+            (Ok(before), Ok(after)) => Ok(before.or_better(&after)),
+            (before, after) => before.or(after),
+        },
         rounds: args.repetitions,
         phases: measured.phases,
     };
@@ -111,6 +115,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// The profile as documents have it.
 fn facts(profile: &Profile<'_>) -> Value {
+    let measured = profile.ceilings.as_ref().ok();
     let phases: serde_json::Map<String, Value> = profile
         .phases
         .iter()
@@ -118,7 +123,7 @@ fn facts(profile: &Profile<'_>) -> Value {
             let rows: Vec<Value> = rows::of(profile.plan, phase)
                 .iter()
                 .map(|row| {
-                    let share = row.share(&profile.ceilings);
+                    let share = row.share(measured);
                     json!({
                         "kernel": row.kernel,
                         "op": row.op,
@@ -162,10 +167,11 @@ fn facts(profile: &Profile<'_>) -> Value {
         "empty_submit_seconds": profile.empty,
         "own_bytes": profile.own_bytes,
         "rounds": profile.rounds,
-        "ceilings": {
-            "read_bytes_per_second": profile.ceilings.read,
-            "flops_per_second": profile.ceilings.flops,
-        },
+        "ceilings": measured.map(|ceilings| json!({
+            "read_bytes_per_second": ceilings.read,
+            "flops_per_second": ceilings.flops,
+        })),
+        "ceilings_not_measured": profile.ceilings.as_ref().err(),
         "phases": phases,
     })
 }

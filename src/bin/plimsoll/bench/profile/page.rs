@@ -72,7 +72,8 @@ fn section(out: &mut String, profile: &Profile<'_>, phase: &Phase) -> fmt::Resul
     for (hue, row) in
         rows.iter().map(|row| Some(hue(&rows, &row.op))).chain([None]).zip(rows.iter().chain([&total]))
     {
-        let [kernel, cells @ ..] = text::cells(row, phase.steps.len(), total.seconds, &profile.ceilings);
+        let [kernel, cells @ ..] =
+            text::cells(row, phase.steps.len(), total.seconds, profile.ceilings.as_ref().ok());
         let key = hue.map_or(String::new(), |hue| format!("<span class=\"key h{hue}\"></span>"));
         write!(out, "<tr><th scope=\"row\">{key}{}</th>", Text(&kernel))?;
         for cell in cells {

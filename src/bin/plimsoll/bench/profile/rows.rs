@@ -40,8 +40,9 @@ pub struct Share {
 }
 
 impl Row {
-    /// The ceiling that this work meets first, and what part of it was reached; `None` where nothing was measured.
-    pub fn share(&self, ceilings: &Ceilings) -> Option<Share> {
+    /// The ceiling that this work meets first, and what part of it was reached; `None` where either was not measured.
+    pub fn share(&self, ceilings: Option<&Ceilings>) -> Option<Share> {
+        let ceilings = ceilings?;
         if self.seconds <= 0.0 {
             return None;
         }
@@ -109,9 +110,10 @@ mod tests {
     fn the_nearer_ceiling_binds() {
         let ceilings = Ceilings { read: 10.0, copy: 10.0, flops: 100.0 };
         let row = Row { seconds: 4.0, bytes: 20, flops: 100, ..Row::default() };
-        let share = |row: &Row| row.share(&ceilings).map(|s| (s.bound, s.fraction));
+        let share = |row: &Row| row.share(Some(&ceilings)).map(|s| (s.bound, s.fraction));
         assert_eq!(share(&row), Some((Bound::Read, 0.5)));
         assert_eq!(share(&Row { flops: 400, ..row.clone() }), Some((Bound::Flops, 1.0)));
         assert_eq!(share(&Row { seconds: 0.0, ..row.clone() }), None);
+        assert!(row.share(None).is_none());
     }
 }

@@ -14,7 +14,7 @@ pub const HEADER: [&str; 10] =
     ["kernel", "op", "calls/step", "ms/step", "%", "MB/step", "GB/s", "GFLOP/s", "bound", "% of it"];
 
 /// The cells of a row, a step.
-pub fn cells(row: &Row, steps: usize, all: f64, ceilings: &Ceilings) -> [String; 10] {
+pub fn cells(row: &Row, steps: usize, all: f64, ceilings: Option<&Ceilings>) -> [String; 10] {
     let steps = steps.max(1) as f64;
     let rate = |amount: u64| match row.seconds > 0.0 {
         true => format!("{:.2}", amount as f64 / row.seconds / 1e9),
@@ -112,11 +112,14 @@ pub fn head(profile: &Profile<'_>) -> Vec<String> {
         ),
         profile.limits.clone(),
         format!("{} Measuring took {} of the device for itself.", method(profile), human(profile.own_bytes)),
-        format!(
-            "Ceilings of this adapter in this run: reading {:.1} GB/s, multiply-adds {:.1} GFLOP/s.",
-            profile.ceilings.read / 1e9,
-            profile.ceilings.flops / 1e9
-        ),
+        match &profile.ceilings {
+            Ok(ceilings) => format!(
+                "Ceilings of this adapter in this run: reading {:.1} GB/s, multiply-adds {:.1} GFLOP/s.",
+                ceilings.read / 1e9,
+                ceilings.flops / 1e9
+            ),
+            Err(unmeasured) => format!("Ceilings of this adapter were not measured: {}.", unmeasured.why),
+        },
     ]
 }
 
@@ -131,7 +134,10 @@ pub fn report(profile: &Profile<'_>, markdown: bool) -> String {
         let total = rows::total(profile.plan, phase);
         let all = rows::of(profile.plan, phase);
         let steps = phase.steps.len();
-        let lines = all.iter().chain([&total]).map(|row| cells(row, steps, total.seconds, &profile.ceilings));
+        let lines = all
+            .iter()
+            .chain([&total])
+            .map(|row| cells(row, steps, total.seconds, profile.ceilings.as_ref().ok()));
         if markdown {
             let _ = writeln!(out, "## {}\n\n| {} |", title(phase), HEADER.join(" | "));
             let _ = writeln!(out, "|---|---|{}", "---:|".repeat(HEADER.len() - 2));
