@@ -5,7 +5,7 @@
 mod mamba;
 mod steps;
 
-use mamba::{Layer, devices, every_form, scale_of};
+use mamba::{Layer, devices, every_form, planned, scale_of};
 use plimsoll_kernels::ops::{conv, gated_norm, ssd};
 use plimsoll_kernels::{Profile, Ssd, SsmShape, StepLayout};
 use plimsoll_runtime::lone::{Data, POISON, floats};
@@ -52,6 +52,7 @@ fn every_form_at_every_length() {
     for device in devices().iter() {
         for (profile, block) in every_form(device.profile(), &[12, 16, 32]) {
             let layer = Layer::new(shape(4, 8, 16, 2), 300, 3, 11);
+            assert_eq!(planned(&profile, &layer.args), profile.tuning.ssd, "another form is tested");
             let mut lengths = vec![1, 2, 3, 7, 8, block - 1, block, block + 1, 100, 257];
             lengths.dedup();
             for tokens in lengths {

@@ -294,7 +294,7 @@ fn filter(arguments: impl Iterator<Item = String>) -> Option<String> {
 }
 
 /// Seconds that all threads of this process have run, where the system says.
-fn cpu_seconds() -> Option<f64> {
+pub fn cpu_seconds() -> Option<f64> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?.flatten();
     let times = threads.filter_map(|thread| {
         let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;

@@ -14,13 +14,11 @@ pub(crate) fn of_row(format: Format, blocks: &[u8], out: &mut [u8]) {
     let used = (blocks.len() / format.block_bytes().max(1) * len).min(out.len());
     let (out, rest) = out.split_at_mut(used);
     rest.fill(0);
-    let blocks = blocks.chunks_exact(format.block_bytes().max(1));
     if let Some(bits) = format.stream_bits() {
-        let bytes = len * bits / 8;
-        for (block, out) in blocks.zip(out.chunks_exact_mut(len)) {
-            stream(bits, block.get(..bytes).unwrap_or_default(), out);
-        }
-    } else if len == SMALL {
+        return streams(bits, (blocks, format.block_bytes()), (out, len));
+    }
+    let blocks = blocks.chunks_exact(format.block_bytes().max(1));
+    if len == SMALL {
         for (block, out) in blocks.zip(out.as_chunks_mut::<SMALL>().0) {
             small(format, block, out);
         }
@@ -31,66 +29,99 @@ pub(crate) fn of_row(format: Format, blocks: &[u8], out: &mut [u8]) {
     }
 }
 
-/// A block of `bits` a code, one behind the other.
-fn stream(bits: usize, bytes: &[u8], out: &mut [u8]) {
+/// Blocks that begin with codes of `bits`, one behind the other; those of nothing else are one block.
+fn streams(bits: usize, (blocks, block_bytes): (&[u8], usize), (out, len): (&mut [u8], usize)) {
+    let bytes = len * bits / 8;
+    let (block_bytes, bytes, len) = match block_bytes == bytes {
+        true => (blocks.len(), blocks.len(), out.len()),
+        false => (block_bytes, bytes, len),
+    };
+    let blocks = blocks.chunks_exact(block_bytes.max(1)).map(|block| block.get(..bytes).unwrap_or_default());
+    let both = blocks.zip(out.chunks_exact_mut(len.max(1)));
     match bits {
-        8 => out.copy_from_slice(bytes),
-        4 => {
+        1 => both.for_each(|(bytes, out)| {
+            for (byte, out) in bytes.iter().zip(out.as_chunks_mut::<8>().0) {
+                *out = bits_of(*byte).to_le_bytes();
+            }
+        }),
+        2 => both.for_each(|(bytes, out)| narrow::<2>(bytes, out)),
+        3 => both.for_each(|(bytes, out)| narrow::<3>(bytes, out)),
+        4 => both.for_each(|(bytes, out)| {
             for (byte, out) in bytes.iter().zip(out.as_chunks_mut::<2>().0) {
                 *out = [byte & 15, byte >> 4];
             }
-        }
-        _ => {
-            let mask = (1u64 << bits) - 1;
-            // Eight codes of n bits are n bytes.
-            for (bytes, out) in bytes.chunks_exact(bits).zip(out.as_chunks_mut::<8>().0) {
-                let mut word = [0; 8];
-                word[..bits].copy_from_slice(bytes);
-                let word = u64::from_le_bytes(word);
-                *out = std::array::from_fn(|i| (word >> (i * bits) & mask) as u8);
-            }
-        }
+        }),
+        5 => both.for_each(|(bytes, out)| narrow::<5>(bytes, out)),
+        6 => both.for_each(|(bytes, out)| narrow::<6>(bytes, out)),
+        8 => both.for_each(|(bytes, out)| out.copy_from_slice(bytes)),
+        // No format has codes of another width.
+        _ => {}
     }
+}
+
+/// Codes of `BITS` bits, of which eight are as many bytes: halved until each stands in a byte of its own.
+fn narrow<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
+    // The low codes of every lane; what is above them goes to the lane's upper half.
+    let low =
+        |lane: u32, bits: usize| (0..64 / lane).fold(0, |all, i| all | ((1u64 << bits) - 1) << (lane * i));
+    let masks = [low(64, 4 * BITS), low(32, 2 * BITS), low(16, BITS)];
+    for (bytes, out) in bytes.as_chunks::<BITS>().0.iter().zip(out.as_chunks_mut::<8>().0) {
+        let mut word = [0; 8];
+        word[..BITS].copy_from_slice(bytes);
+        let mut codes = u64::from_le_bytes(word);
+        for ((mask, lane), bits) in masks.into_iter().zip([32, 16, 8]).zip([4 * BITS, 2 * BITS, BITS]) {
+            codes = codes & mask | (codes >> bits & mask) << lane;
+        }
+        *out = codes.to_le_bytes();
+    }
+}
+
+/// Bit i of a byte as byte i.
+fn bits_of(byte: u8) -> u64 {
+    let bits = u64::from(byte) * 0x0101_0101_0101_0101 & 0x8040_2010_0804_0201;
+    // What is not 0 reaches the top of its byte.
+    (bits + 0x7F7F_7F7F_7F7F_7F7F) >> 7 & 0x0101_0101_0101_0101
 }
 
 /// Nibbles of 32 values: low ones are values 0–15, high ones 16–31.
-fn nibbles(q: &[u8], out: &mut [u8; SMALL]) {
-    let (low, high) = out.split_at_mut(SMALL / 2);
-    for ((q, low), high) in q.iter().zip(low).zip(high) {
-        (*low, *high) = (q & 15, q >> 4);
+fn nibbles(q: &[u8; SMALL / 2], out: &mut [u8; SMALL]) {
+    const LOW: u64 = 0x0F0F_0F0F_0F0F_0F0F;
+    let (low, high) = out.as_chunks_mut::<8>().0.split_at_mut(2);
+    for ((q, low), high) in q.as_chunks::<8>().0.iter().zip(low).zip(high) {
+        let q = u64::from_le_bytes(*q);
+        *low = (q & LOW).to_le_bytes();
+        *high = (q >> 4 & LOW).to_le_bytes();
     }
 }
 
-/// A block of 32 values.
+/// A block of 32 values, whose codes end it.
 fn small(format: Format, b: &[u8], out: &mut [u8; SMALL]) {
-    let fifth = |bits: &[u8], out: &mut [u8; SMALL]| {
-        for (bits, out) in bits.iter().zip(out.as_chunks_mut::<8>().0) {
-            *out = std::array::from_fn(|i| out[i] | (bits >> i & 1) << 4);
-        }
+    if format == Format::Q8_0 {
+        *out = b.last_chunk().copied().unwrap_or_default();
+        return;
+    }
+    let fifths = match format {
+        Format::Q4_0 | Format::Iq4Nl | Format::Q4_1 | Format::Mxfp4 => None,
+        Format::Q5_0 => b[2..].first_chunk::<4>(),
+        Format::Q5_1 => b[4..].first_chunk::<4>(),
+        _ => return one_by_one(format, b, out),
     };
-    match format {
-        Format::Q4_0 | Format::Iq4Nl => nibbles(&b[2..], out),
-        Format::Q4_1 => nibbles(&b[4..], out),
-        Format::Mxfp4 => nibbles(&b[1..], out),
-        Format::Q8_0 => out.copy_from_slice(&b[2..2 + SMALL]),
-        Format::Q5_0 => {
-            nibbles(&b[6..], out);
-            fifth(&b[2..6], out);
-        }
-        Format::Q5_1 => {
-            nibbles(&b[8..], out);
-            fifth(&b[4..8], out);
-        }
-        _ => one_by_one(format, b, out),
+    if let Some(q) = b.last_chunk() {
+        nibbles(q, out);
+    }
+    for (bits, out) in fifths.into_iter().flatten().zip(out.as_chunks_mut::<8>().0) {
+        *out = (u64::from_le_bytes(*out) | bits_of(*bits) << 4).to_le_bytes();
     }
 }
 
 /// A block of 256 values.
 fn large(format: Format, b: &[u8], out: &mut [u8; LARGE]) {
-    /// `out[i] |= (q[i] >> shift & mask) << to`.
-    fn add(q: &[u8], (shift, mask, to): (usize, u8, u8), out: &mut [u8]) {
-        for (q, out) in q.iter().zip(out) {
-            *out |= (q >> shift & mask) << to;
+    /// `out[i] |= (q[i] >> shift & mask) << to`, eight at a time.
+    fn add(q: &[u8], (shift, mask, to): (usize, u64, usize), out: &mut [u8]) {
+        let mask = mask * 0x0101_0101_0101_0101;
+        for (q, out) in q.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<8>().0) {
+            let codes = (u64::from_le_bytes(*q) >> shift & mask) << to;
+            *out = (u64::from_le_bytes(*out) | codes).to_le_bytes();
         }
     }
     out.fill(0);
@@ -111,7 +142,7 @@ fn large(format: Format, b: &[u8], out: &mut [u8; LARGE]) {
             add(&b[64 * (i / 4) + 32 * (i % 2)..], (4 * (i / 2 % 2), 15, 0), out);
             add(&b[128 + 32 * (i / 4)..], (2 * (i % 4), 3, 4), out);
         }),
-        Format::Iq4Xs => runs.for_each(|(i, out)| nibbles(&b[8 + 16 * i..], out)),
+        Format::Iq4Xs => b[8..].as_chunks().0.iter().zip(runs).for_each(|(q, (_, out))| nibbles(q, out)),
         _ => one_by_one(format, b, out),
     }
 }

@@ -186,18 +186,19 @@ pub fn first_not_finite(format: Format, blocks: &[u8]) -> Option<usize> {
     let half = |b: &[u8], at: usize| b[at + 1] & 0x7C == 0x7C;
     // What only great scales can pass.
     let overflows = |b: &[u8]| (0..format.block_len()).any(|i| !value(format, b, 1.0, i).is_finite());
+    let all = blocks;
     let mut blocks = blocks.chunks_exact(format.block_bytes());
     match format {
-        Format::F32 => blocks.position(|b| b[3] & 0x7F == 0x7F && b[2] & 0x80 != 0),
-        Format::BF16 => blocks.position(|b| b[1] & 0x7F == 0x7F && b[0] & 0x80 != 0),
-        Format::F16 => blocks.position(|b| half(b, 0)),
+        Format::F32 => first(all, |b| u32::from_le_bytes(*b) & 0x7F80_0000 == 0x7F80_0000),
+        Format::BF16 => first(all, |b| u16::from_le_bytes(*b) & 0x7F80 == 0x7F80),
+        Format::F16 => first(all, |b| u16::from_le_bytes(*b) & 0x7C00 == 0x7C00),
         // 6·2^125 and 448·2^119 are still f32.
         Format::Mxfp4 => blocks.position(|b| b[0] == u8::MAX || b[0] > 252 && overflows(b)),
         Format::Mxfp8 => blocks.position(|b| {
             b[32] == u8::MAX || b[..32].iter().any(|c| e4m3_nan(*c)) || b[32] > 246 && overflows(b)
         }),
         Format::Nvfp4 | Format::Nvfp4Scaled => blocks.position(|b| e4m3_nan(b[8])),
-        Format::Fp8 => blocks.position(|b| e4m3_nan(b[0])),
+        Format::Fp8 => first(all, |[b]| e4m3_nan(*b)),
         Format::Affine { bits, scales, .. } => {
             let codes = ((1u32 << bits) - 1) as f32;
             blocks.position(|b| {
@@ -210,6 +211,15 @@ pub fn first_not_finite(format: Format, blocks: &[u8]) -> Option<usize> {
             blocks.position(|b| halves.iter().any(|&at| half(b, at)))
         }
     }
+}
+
+/// The first of these blocks that is bad. Many are looked at before the next may be left out: compilers turn that into
+/// vector code, and next to no weights are bad.
+fn first<const BYTES: usize>(blocks: &[u8], bad: impl Fn(&[u8; BYTES]) -> bool) -> Option<usize> {
+    const MANY: usize = 256;
+    let (blocks, _) = blocks.as_chunks::<BYTES>();
+    let many = blocks.chunks(MANY).position(|many| many.iter().fold(false, |any, b| any | bad(b)))?;
+    blocks.iter().skip(many * MANY).position(bad).map(|at| many * MANY + at)
 }
 
 /// The first of whole rows of `cols` values that has something that is not a finite number: [`first_not_finite`] for rows,

@@ -188,42 +188,29 @@ impl Record {
 
     /// Puts the codes of a row, a byte each, where the planes have them.
     fn pack_codes(&self, codes: &[u8], words: &mut [u32]) {
-        let second = self.second_plane();
-        let (octs, _) = codes.as_chunks::<8>();
-        // Byte b gathers what value b and value b + 4 of an oct contribute to a plane.
-        let gather = |oct: &[u8; 8], shift: u32, mask: u32| -> u32 {
-            let mask = mask * 0x0101_0101;
-            let [a, b] = [0, 4].map(|i| u32::from_le_bytes([oct[i], oct[i + 1], oct[i + 2], oct[i + 3]]));
-            a >> shift & mask | (b >> shift & mask) << 4
-        };
-        // The same of as many octs as share a word, `bits` apart.
-        let share = |words: &mut [u32], octs: &[[u8; 8]], (shift, bits): (u32, u32)| {
-            let each = 4 / bits as usize;
-            for (word, octs) in words.iter_mut().zip(octs.chunks(each)) {
-                let parts = (0..).zip(octs).map(|(i, oct)| gather(oct, shift, (1 << bits) - 1) << (bits * i));
-                *word = parts.fold(0, |word, part| word | part);
+        let quants = self.format.quants();
+        if quants.planes()[0] == OCT {
+            for (word, four) in words.iter_mut().zip(codes.as_chunks::<4>().0) {
+                *word = u32::from_le_bytes(*four);
             }
-        };
-        match self.format.quants() {
-            Quants::Bits8 | Quants::Unsigned8 | Quants::E4m3 => {
-                for (word, four) in words.iter_mut().zip(codes.as_chunks::<4>().0) {
-                    *word = u32::from_le_bytes(*four);
-                }
-            }
-            Quants::Bits1 => share(words, octs, (0, 1)),
-            Quants::Bits2 | Quants::Bits3 => share(words, octs, (0, 2)),
-            _ => words.iter_mut().zip(octs).for_each(|(word, oct)| *word = gather(oct, 0, 15)),
+            return;
         }
-        match self.format.quants() {
-            Quants::Bits3 => share(&mut words[second..], octs, (2, 1)),
-            Quants::Bits5 => share(&mut words[second..], octs, (4, 1)),
-            Quants::Bits6 => share(&mut words[second..], octs, (4, 2)),
+        let (first, second) = words.split_at_mut(self.second_plane());
+        match quants {
+            Quants::Bits1 => plane::<32>(codes, 0, first),
+            Quants::Bits2 | Quants::Bits3 => plane::<16>(codes, 0, first),
+            _ => plane::<8>(codes, 0, first),
+        }
+        match quants {
+            Quants::Bits3 => plane::<32>(codes, 2, second),
+            Quants::Bits5 => plane::<32>(codes, 4, second),
+            Quants::Bits6 => plane::<16>(codes, 4, second),
             _ => {}
         }
     }
 
+    /// Puts the scales of a row, and its factor, behind the codes.
     fn pack_scales(&self, row: &[u8], words: &mut [u32]) {
-        let at = self.scales_word();
         let pair = |b: &[u8], i: usize| u32::from(b[i]) | u32::from(b[i + 1]) << 8;
         let word = |b: &[u8], i: usize| pair(b, i) | pair(b, i + 2) << 16;
         let blocks = self.blocks();
@@ -234,62 +221,71 @@ impl Record {
         if self.format.scales() == Scales::Row {
             return;
         }
-        for (block, b) in row.chunks_exact(self.format.block_bytes()).enumerate() {
-            let byte = |at: usize| u32::from(b[at]) << (8 * (block % 4));
-            match self.format.scales() {
-                Scales::One | Scales::Row => {}
-                Scales::Power => words[at + block / 4] |= byte(32),
-                Scales::E4m3 | Scales::E4m3Row => words[at + block / 4] |= byte(8),
-                Scales::Affine { scales, .. } => {
-                    let ends = b.len() - 2 * scales.bytes();
-                    match scales {
-                        ScaleType::F32 => {
-                            words[at + 2 * block] = word(b, ends);
-                            words[at + 2 * block + 1] = word(b, ends + 4);
-                        }
-                        ScaleType::F16 | ScaleType::BF16 => words[at + block] = word(b, ends),
-                    }
+        let words = &mut words[self.scales_word()..];
+        // Blocks with their numbers, and what each adds to the words.
+        let all = (0..).zip(row.chunks_exact(self.format.block_bytes()));
+        let bytes = |words: &mut [u32], at: usize| {
+            all.clone().for_each(|(block, b)| words[block / 4] |= u32::from(b[at]) << (8 * (block % 4)));
+        };
+        match self.format.scales() {
+            Scales::One | Scales::Row => {}
+            Scales::Power => bytes(words, 32),
+            Scales::E4m3 | Scales::E4m3Row => bytes(words, 8),
+            Scales::E8m0 => bytes(words, 0),
+            Scales::Affine { scales: ScaleType::F32, .. } => {
+                for ((_, b), words) in all.zip(words.as_chunks_mut::<2>().0) {
+                    let ends = b.len() - 8;
+                    *words = [word(b, ends), word(b, ends + 4)];
                 }
-                Scales::E8m0 => words[at + block / 4] |= byte(0),
-                Scales::Half => words[at + block / 2] |= pair(b, 0) << (16 * (block % 2)),
-                Scales::HalfMin => words[at + block] = word(b, 0),
-                Scales::K2 => {
-                    let at = at + 5 * block;
-                    for i in 0..4 {
-                        words[at + i] = word(b, 4 * i);
-                    }
-                    words[at + 4] = word(b, 80);
+            }
+            Scales::Affine { scales: ScaleType::F16 | ScaleType::BF16, .. } => {
+                all.zip(words).for_each(|((_, b), w)| *w = word(b, b.len() - 4));
+            }
+            Scales::Half => {
+                all.for_each(|(block, b)| words[block / 2] |= pair(b, 0) << (16 * (block % 2)));
+            }
+            Scales::HalfMin => all.zip(words).for_each(|((_, b), w)| *w = word(b, 0)),
+            Scales::K2 => {
+                for ((_, b), words) in all.zip(words.as_chunks_mut::<5>().0) {
+                    *words = std::array::from_fn(|i| word(b, if i < 4 { 4 * i } else { 80 }));
                 }
-                Scales::K3 => {
+            }
+            Scales::K3 => {
+                let (groups, factors) = words.split_at_mut(3 * blocks);
+                for ((block, b), words) in all.zip(groups.as_chunks_mut::<3>().0) {
                     for group in 0..16 {
                         let scale = u32::from(dequant::q3_scale(&b[96..], group));
-                        words[at + 3 * block + group / 8] |= (scale & 15) << (4 * (group % 8));
-                        words[at + 3 * block + 2] |= scale >> 4 << (2 * group);
+                        words[group / 8] |= (scale & 15) << (4 * (group % 8));
+                        words[2] |= scale >> 4 << (2 * group);
                     }
-                    words[at + 3 * blocks + block / 2] |= pair(b, 108) << (16 * (block % 2));
+                    factors[block / 2] |= pair(b, 108) << (16 * (block % 2));
                 }
-                Scales::K4 => {
-                    let at = at + 4 * block;
-                    words[at] = word(b, 0);
+            }
+            Scales::K4 => {
+                for ((_, b), words) in all.zip(words.as_chunks_mut::<4>().0) {
+                    words[0] = word(b, 0);
                     for group in 0..8 {
                         let (scale, low) = dequant::k_scale(&b[4..], group);
                         let (scale, low) = (u32::from(scale), u32::from(low));
-                        words[at + 1 + group / 4] |= (scale & 15 | (low & 15) << 4) << (8 * (group % 4));
-                        words[at + 3] |= (scale >> 4 | low >> 4 << 2) << (4 * group);
+                        words[1 + group / 4] |= (scale & 15 | (low & 15) << 4) << (8 * (group % 4));
+                        words[3] |= (scale >> 4 | low >> 4 << 2) << (4 * group);
                     }
                 }
-                Scales::K6 => {
-                    for i in 0..4 {
-                        words[at + 4 * block + i] = word(b, 192 + 4 * i);
-                    }
-                    words[at + 4 * blocks + block / 2] |= pair(b, 208) << (16 * (block % 2));
+            }
+            Scales::K6 => {
+                let (groups, factors) = words.split_at_mut(4 * blocks);
+                for ((block, b), words) in all.zip(groups.as_chunks_mut::<4>().0) {
+                    *words = std::array::from_fn(|i| word(b, 192 + 4 * i));
+                    factors[block / 2] |= pair(b, 208) << (16 * (block % 2));
                 }
-                Scales::Iq4Xs => {
-                    words[at + 2 * block + 1] = pair(b, 0);
+            }
+            Scales::Iq4Xs => {
+                for ((_, b), words) in all.zip(words.as_chunks_mut::<2>().0) {
+                    words[1] = pair(b, 0);
                     for group in 0..8 {
                         let scale = u32::from(dequant::iq4_xs_scale(b, group));
-                        words[at + 2 * block] |= (scale & 15) << (4 * group);
-                        words[at + 2 * block + 1] |= scale >> 4 << (16 + 2 * group);
+                        words[0] |= (scale & 15) << (4 * group);
+                        words[1] |= scale >> 4 << (16 + 2 * group);
                     }
                 }
             }
@@ -402,5 +398,20 @@ impl Record {
                 (half(second, 0) * (scale as f32 - 32.0), 0.0)
             }
         }
+    }
+}
+
+/// The bits of codes from `shift` on that a plane holds, so many that `CODES` of them fill a word. Byte b of a word gathers
+/// what values b and b + 4 of an oct contribute, and octs that share a word are as many bits apart.
+fn plane<const CODES: usize>(codes: &[u8], shift: u32, words: &mut [u32]) {
+    let bits = 32 / CODES as u32;
+    let mask = ((1 << bits) - 1) * 0x0101_0101_0101_0101;
+    for (word, codes) in words.iter_mut().zip(codes.as_chunks::<CODES>().0) {
+        let mut gathered = 0;
+        for (i, oct) in (0..).zip(codes.as_chunks::<8>().0) {
+            let oct = u64::from_le_bytes(*oct) >> shift & mask;
+            gathered |= ((oct | oct >> 28) as u32) << (bits * i);
+        }
+        *word = gathered;
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::steps::{Noise, Run, assert_close, run, step_words};
 use plimsoll_kernels::ops::ssd;
-use plimsoll_kernels::{Profile, Ssd, SsmShape, StepLayout, StepShape};
+use plimsoll_kernels::{Kernel, Profile, Ssd, SsmShape, StepLayout, StepShape};
 use plimsoll_runtime::lone::{Data, LoneKernel, Options, POISON, floats};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -30,6 +30,17 @@ pub fn every_form(profile: &Profile, blocks: &[u32]) -> Vec<(Profile, u32)> {
         (profile, block)
     };
     forms.into_iter().map(with).collect()
+}
+
+/// The form that a plan made of the one that `profile` asks for: one that cannot hold a size gives way.
+pub fn planned(profile: &Profile, args: &ssd::Args) -> Ssd {
+    let stages = ssd::plan(profile, args);
+    let Kernel::Ssd(variant) = &stages[0].call.kernel else { panic!("no kernel of a state space") };
+    match variant.part {
+        ssd::Part::Sequential => Ssd::Sequential,
+        ssd::Part::Streaming => Ssd::Streaming { block: variant.block },
+        _ => Ssd::Kernels { block: variant.block },
+    }
 }
 
 /// The largest value that is written.

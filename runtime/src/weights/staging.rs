@@ -8,6 +8,7 @@ use crate::transfer::Upload;
 use crate::{Device, RuntimeError};
 use plimsoll_estimator::Plan;
 use plimsoll_estimator::plan::ALIGN;
+use rayon::prelude::*;
 
 /// Runs of one flush: what is kept about many short ones must not outgrow the bytes they stand for.
 const MOST_RUNS: usize = 1024;
@@ -77,8 +78,8 @@ impl<'a> Staging<'a> {
         self.packed.resize(self.batch.iter().map(Run::bytes).sum(), 0);
         pack(&self.batch, &mut self.packed)?;
         let packed = &self.packed;
-        upload.write(self.device, buffer, |mut out| {
-            out.slice(..packed.len()).copy_from_slice(packed);
+        upload.write(self.device, buffer, |out| {
+            copy(out.into_slice(..packed.len()), packed);
             Ok(())
         })?;
         let mut encoder = self.device.encoder("weights");
@@ -93,4 +94,16 @@ impl<'a> Staging<'a> {
         self.batch.drain(..).for_each(|run| flushed(&run));
         Ok(())
     }
+}
+
+/// Bytes that one task copies: a mapping can be divided among threads in pieces of one size only.
+const PIECE: usize = 64 << 10;
+
+/// Copies into a mapping, in tasks side by side.
+fn copy(out: wgpu::WriteOnly<'_, [u8]>, packed: &[u8]) {
+    let (pieces, mut rest) = out.into_chunks::<PIECE>();
+    let (from, tail) = packed.as_chunks::<PIECE>();
+    let tasks: Vec<_> = pieces.into_iter().zip(from).collect();
+    tasks.into_par_iter().for_each(|(to, from)| wgpu::WriteOnly::<[u8]>::from(to).copy_from_slice(from));
+    rest.copy_from_slice(tail);
 }
