@@ -6,12 +6,12 @@ mod support;
 
 use plimsoll_estimator::{Admitted, Geometry};
 use plimsoll_kernels::KvFormat;
-use plimsoll_models::Model;
 use plimsoll_models::checkpoint::Checkpoint;
+use plimsoll_models::{Model, ModelError};
 use plimsoll_runtime::device::RESERVATION_SLACK;
 use plimsoll_runtime::{
-    Cancel, Device, DeviceOptions, Runtime, RuntimeError, Sampling, SequenceInput, StepInput, StepOutput,
-    Stepper, Wanted,
+    Cancel, Device, DeviceOptions, LoadProgress, Runtime, RuntimeError, Sampling, SequenceInput, StepInput,
+    StepOutput, Stepper, Wanted,
 };
 use support::{Loaded, admitted, check_books, data, deal, geometry, open};
 
@@ -242,4 +242,38 @@ fn candidates_are_the_largest_logits_of_the_row() {
             assert!((f64::from(row.log_sum_exp) - most - sum.ln()).abs() < 1e-4);
         }
     }
+}
+
+/// Somebody writes to the weights while they are read: the load fails, nothing of it stays, and the file as it is then loads.
+#[test]
+fn weights_that_are_written_to_while_they_are_read_do_not_load() {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("written-to");
+    std::fs::create_dir_all(&folder).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(data("golden/llama").join(file), folder.join(file)).unwrap();
+    }
+    let weights = folder.join("model.safetensors");
+    // Of another time than what is written next, wherever times are coarse.
+    let file = std::fs::File::options().write(true).open(&weights).unwrap();
+    file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let mut load = |write: bool| {
+        let (checkpoint, model) = open(&folder);
+        let admitted = admitted(&model, &geometry(64, 1, 16, KvFormat::F32, 1), device.profile());
+        Runtime::load(device.clone(), &model, &checkpoint, admitted, &mut |progress| {
+            if let (true, LoadProgress::Weights { .. }) = (write, progress) {
+                // The same bytes, later: that it was written to is enough.
+                let bytes = std::fs::read(&weights).unwrap();
+                let mut file = std::fs::File::options().write(true).open(&weights).unwrap();
+                std::io::Write::write_all(&mut file, &bytes).unwrap();
+            }
+        })
+        .map(drop)
+    };
+    match load(true) {
+        Err(RuntimeError::Model(ModelError::Changed { path })) => assert_eq!(path, weights),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(device.totals().live, 0);
+    load(false).unwrap();
 }

@@ -40,6 +40,12 @@ pub enum ModelError {
         /// What is there.
         got: String,
     },
+    /// A file was written to or shortened while it was read.
+    #[error("{}: it was changed while it was read", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// A metadata key or a configuration field is missing or of the wrong kind or value.
     #[error("{key}: expected {expected}, got {got}")]
     Field {

@@ -140,7 +140,9 @@ pub(crate) fn upload(
         push_vector(&mut staging, vector, view, checkpoint, &mut flushed)?;
     }
     staging.flush(&mut flushed)?;
-    device.wait_idle()
+    device.wait_idle()?;
+    // What was read while somebody wrote is nobody's weights.
+    Ok(checkpoint.unchanged()?)
 }
 
 /// What the parameters of the plan are called beside the tensors of a checkpoint.

@@ -40,6 +40,8 @@ fn main() -> ExitCode {
         .unwrap_or_else(|error| end_of_usage(&error, false));
     let cli = Cli::from_arg_matches(&matches)
         .unwrap_or_else(|error| end_of_usage(&error.format(&mut command), false));
+    #[cfg(unix)]
+    plimsoll_models::checkpoint::lost_pages::end_well_without_pages(cli.args.output.json);
     match run(cli.model.as_deref(), &cli.args, &Given::of(&command, &matches)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.args.output.json),

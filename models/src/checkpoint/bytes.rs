@@ -4,13 +4,14 @@ use crate::error::ModelError;
 use memmap2::Mmap;
 use std::fs::File;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Read-only bytes of one checkpoint file.
 #[derive(Debug)]
 pub(crate) enum FileBytes {
     /// A file mapped into memory: pages are read when touched.
-    Mapped(Mmap),
+    Mapped(MappedFile),
     /// A buffer, for files that arrive by other ways than a path.
     Owned(Vec<u8>),
     #[cfg_attr(not(feature = "hub"), allow(dead_code))]
@@ -25,6 +26,15 @@ pub(crate) enum FileBytes {
     },
 }
 
+/// A map, and how its file was when it was made.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    map: Mmap,
+    file: File,
+    path: PathBuf,
+    modified: Option<SystemTime>,
+}
+
 impl FileBytes {
     /// Maps a regular file. Directories, pipes and devices are refused before they are opened.
     pub(crate) fn map(path: &Path) -> Result<Self, ModelError> {
@@ -36,11 +46,26 @@ impl FileBytes {
         if meta.len() == 0 {
             return Ok(FileBytes::Owned(Vec::new()));
         }
-        // SAFETY: the map is read-only and private to this value. A file that another process truncates while it
-        // is mapped faults on access; every tool that maps weights shares that hazard, and reading tens of
-        // gigabytes into memory instead would double the footprint this project exists to bound.
+        // SAFETY: the map is read-only and private to this value. Another process may still write to the file or shorten
+        // it: what is read then is any bytes, which is why nothing is taken for loaded before `unchanged`, and pages that
+        // are gone end the process (see `lost_pages`). Reading tens of gigabytes
+        // into memory instead would double the footprint this project exists to bound.
         let map = unsafe { Mmap::map(&file) }.map_err(|e| ModelError::io("map", path, e))?;
-        Ok(FileBytes::Mapped(map))
+        let modified = meta.modified().ok();
+        Ok(FileBytes::Mapped(MappedFile { map, file, path: path.to_owned(), modified }))
+    }
+
+    /// Whether the file that is mapped is as it was: as long, and written to no later.
+    ///
+    /// # Errors
+    /// [`ModelError::Changed`].
+    pub(crate) fn unchanged(&self) -> Result<(), ModelError> {
+        let FileBytes::Mapped(MappedFile { map, file, path, modified }) = self else { return Ok(()) };
+        let meta = file.metadata().map_err(|e| ModelError::io("read", path, e))?;
+        if meta.len() == map.len() as u64 && meta.modified().ok() == *modified {
+            return Ok(());
+        }
+        Err(ModelError::Changed { path: path.clone() })
     }
 
     /// Bytes of the whole file, wherever it lies. What this derefs to may be less of it.
@@ -72,7 +97,7 @@ impl Deref for FileBytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            FileBytes::Mapped(map) => map,
+            FileBytes::Mapped(mapped) => &mapped.map,
             FileBytes::Owned(bytes) => bytes,
             FileBytes::Remote { head, .. } => head,
         }

@@ -16,6 +16,8 @@
 pub(crate) mod bytes;
 pub mod gguf;
 pub(crate) mod json;
+#[cfg(unix)]
+pub mod lost_pages;
 pub(crate) mod open;
 pub(crate) mod safetensors;
 mod side;
@@ -339,12 +341,15 @@ impl Checkpoint {
             .ok_or_else(|| ModelError::MissingTensor { name: name.to_owned(), path: self.path.clone() })
     }
 
-    /// A tensor's bytes as stored, straight from the memory map. Their address need not be aligned.
+    /// A tensor's bytes as stored, straight from the memory map. Their address need not be aligned. A file that another
+    /// process writes to has other bytes a moment later: see [`Checkpoint::unchanged`].
     ///
     /// # Errors
-    /// When `tensor` belongs to another checkpoint; [`ModelError::NotDownloaded`] when only headers were read.
+    /// When `tensor` belongs to another checkpoint; [`ModelError::Changed`] when its file has been written to since it was
+    /// opened; [`ModelError::NotDownloaded`] when only headers were read.
     pub fn data(&self, tensor: &TensorInfo) -> Result<&[u8], ModelError> {
         let file = self.files.get(tensor.place.file);
+        file.map_or(Ok(()), |file| file.unchanged())?;
         if let Some(bytes) = file.and_then(|file| file.at(tensor.place.start, tensor.bytes)) {
             return Ok(bytes);
         }
@@ -353,6 +358,14 @@ impl Checkpoint {
             return Err(ModelError::NotDownloaded { name, path: self.path.clone() });
         }
         Err(ModelError::corrupt(&self.path, name, "a tensor of this checkpoint", "another's"))
+    }
+
+    /// Whether all files are as they were when they were opened: to be asked when everything has been read of them.
+    ///
+    /// # Errors
+    /// [`ModelError::Changed`].
+    pub fn unchanged(&self) -> Result<(), ModelError> {
+        self.files.iter().try_for_each(|file| file.unchanged())
     }
 
     /// Whether the weights can be read, and not only what headers say of them.

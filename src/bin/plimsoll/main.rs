@@ -112,6 +112,8 @@ fn main() -> ExitCode {
         .unwrap_or_else(|error| end_of_usage(&error, document));
     let cli = Cli::from_arg_matches(&matches)
         .unwrap_or_else(|error| end_of_usage(&error.format(&mut command), document));
+    #[cfg(unix)]
+    plimsoll::models::checkpoint::lost_pages::end_well_without_pages(cli.verb.json());
     match cli.verb.run(&Given::of_verb(&command, &matches)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.verb.json()),
