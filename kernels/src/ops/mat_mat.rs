@@ -13,10 +13,11 @@
 //!
 //! Grid: `ceil(N / rows) × ceil(T / tokens)` of the tile, folded over two dimensions. Limits: 5 storage buffers.
 //!
-//! Measured (lavapipe of Mesa 22.3, processor time over two at 512×2048×2048 on two cores of an EPYC; GFLOP/s before, with 4 × 8
-//! and, for f32, 4 × 16 sums of 32 values of K at a time, and now): f32 23 and 44, q4_1 35 and 56, q8_0 32 and 52; f16 44, q4_k
-//! 56, q6_k 50. The compiler takes 1.5 to 2 s of processor time, before 0.6 to 1.5. Other shapes (rows × rows of x): 4 × 32 40
-//! and 51, 4 × 48 46 and 57, 8 × 32 42 and 56 at twice the compile time (f32, q4_1).
+//! Measured (lavapipe of Mesa 22.3, processor time over two on two cores of an EPYC; GFLOP/s of broadcast at 512×2048×2048
+//! now, and before with 4 × 8 and, for f32, 4 × 16 sums and 32 values of K at a time): f32 44 (23), q4_1 56 (35), q8_0 52 (32),
+//! f16 44, q4_k 56, q6_k 50. The driver compiles it in 1.5 to 2 s of processor time (0.6 to 1.5). Other shapes (rows × rows of
+//! x; f32, q4_1): 4 × 32 40 and 51, 4 × 48 46 and 57, 8 × 32 42 and 56 at twice the compile time. At 64×1536×576 and q4_1,
+//! elsewhere: plain 23, tiles 4.
 
 use super::{lanes, linear, row_lanes};
 use crate::shader::{Access, Shader, Source};
