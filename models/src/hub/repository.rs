@@ -439,7 +439,7 @@ fn taken(bytes: Arc<FileBytes>) -> Vec<u8> {
     match Arc::try_unwrap(bytes) {
         Ok(FileBytes::Remote { head, .. }) => head,
         Ok(FileBytes::Owned(bytes)) => bytes,
-        Ok(FileBytes::Mapped(map)) => map.to_vec(),
+        Ok(mapped @ FileBytes::Mapped(_)) => mapped.to_vec(),
         Err(shared) => shared.to_vec(),
     }
 }
