@@ -257,7 +257,7 @@ fn weights_that_are_written_to_while_they_are_read_do_not_load() {
     let file = std::fs::File::options().write(true).open(&weights).unwrap();
     file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
     let device = Device::open(&DeviceOptions::default()).unwrap();
-    let mut load = |write: bool| {
+    let load = |write: bool| {
         let (checkpoint, model) = open(&folder);
         let admitted = admitted(&model, &geometry(64, 1, 16, KvFormat::F32, 1), device.profile());
         Runtime::load(device.clone(), &model, &checkpoint, admitted, &mut |progress| {
