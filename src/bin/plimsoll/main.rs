@@ -100,6 +100,7 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
+    output::full_files_are_errors();
     let mut command = Cli::command();
     // Scores are a document always.
     let document = std::env::args_os().nth(1).is_some_and(|verb| verb == "perplexity");
