@@ -41,7 +41,8 @@ pub struct Args {
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub tolerance: Option<f64>,
     /// Write down what happens, one JSON object a line, and go on from what stands there for the same files, program, machine,
-    /// geometry and limits; what is of others is named and not used, and figures that cannot be are an error
+    /// geometry and limits; what is of others is named and not used, and figures that cannot be are an error. One probe at a
+    /// time may have it
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Print the steps with their planned bytes, and load nothing
