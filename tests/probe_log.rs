@@ -35,8 +35,10 @@ fn lines(log: &Path) -> Vec<Value> {
 fn write(log: &Path, lines: &[Value]) {
     // As other programs write it, with spaces.
     let line = |line: &Value| {
-        let text = serde_json::to_string_pretty(line).unwrap();
-        text.lines().map(str::trim).collect::<Vec<_>>().join(" ").replacen("{ ", "{", 1) + "\n"
+        format!(
+            "{{\"schema\": {}, \"event\": {}, \"key\": {}}}\n",
+            line["schema"], line["event"], line["key"]
+        )
     };
     std::fs::write(log, lines.iter().map(line).collect::<String>()).unwrap();
 }
@@ -296,7 +298,7 @@ fn too_few_threads_are_an_error_that_names_their_limit() {
     }
     let [name, program] = [&model, &program].map(|path| path.display().to_string());
     let mut named = 0;
-    for most in 1..9 {
+    for most in [1, 2, 3, 4, 6] {
         let probe = format!("probe {name} --from 64 --step 64 --max 64 --pause 0");
         for verb in [probe, format!("logits {name} --ids 1 --out /dev/null")] {
             let command = format!("ulimit -u {most}; exec {program} {verb}");

@@ -212,7 +212,13 @@ fn engine_bug_05_no_dispatch_of_a_long_prefill_outlasts_a_watchdog() {
     let (_, model) = open("configs/qwen3.5-27b.json");
     let (queries, heads, size) = (2_048_u32, 24_u64, 256_u64);
     for cpu in [false, true] {
-        let profile = Profile::new("long", Limits::webgpu_default(), None, cpu);
+        // 2,048 rows of two products of 17,408 are 285 MB.
+        let limits = Limits {
+            max_storage_buffer_binding_size: (2 << 30) - 256,
+            max_buffer_size: 4 << 30,
+            ..Limits::webgpu_default()
+        };
+        let profile = Profile::new("long", limits, None, cpu);
         let budget = profile.work_budget;
         let made = Plan::new(&model, &geometry(131_072, 1, queries, KvFormat::F16), &profile).unwrap();
         let program = made.program(queries).unwrap();
