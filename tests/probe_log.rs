@@ -290,6 +290,8 @@ fn too_few_threads_are_an_error_that_names_their_limit() {
     for file in ["config.json", "model.safetensors"] {
         std::fs::copy(support::data("golden/llama").join(file), model.join(file)).unwrap();
     }
+    let fleet = "[[device]]\nname = \"a\"\nmemory = \"1GiB\"\n[[model]]\npath = \"model\"\n";
+    std::fs::write(folder.join("fleet.toml"), fleet).unwrap();
     let able = Command::new("setpriv").args(user).arg(&program).arg("--version").output();
     if !able.is_ok_and(|output| output.status.success()) {
         std::fs::remove_dir_all(&folder).unwrap();
@@ -300,7 +302,10 @@ fn too_few_threads_are_an_error_that_names_their_limit() {
     let mut named = 0;
     for most in [1, 2, 3, 4, 6] {
         let probe = format!("probe {name} --from 64 --step 64 --max 64 --pause 0");
-        for verb in [probe, format!("logits {name} --ids 1 --out /dev/null")] {
+        let fleet = format!("estimate --fleet {}", folder.join("fleet.toml").display());
+        // Nobody is asked: names are looked up on a thread, and there is none.
+        let hub = if most == 1 { "estimate hf:no/model" } else { "--version" }.to_owned();
+        for verb in [probe, format!("logits {name} --ids 1 --out /dev/null"), fleet, hub] {
             let command = format!("ulimit -u {most}; exec {program} {verb}");
             let output = Command::new("setpriv")
                 .args(user)

@@ -70,7 +70,9 @@ fn says(limits: &str, own: Status, all: impl Iterator<Item = Status>) -> Option<
     }
     let there: u64 = all.filter(|other| other.user == own.user).map(|other| other.threads).sum();
     let near = most.saturating_sub(there) < NEAR;
-    near.then(|| format!("this user has {there} processes and threads, and may have {most} (ulimit -u)"))
+    near.then(|| {
+        format!("this user has {there} of the {most} processes and threads that it may have (ulimit -u)")
+    })
 }
 
 #[cfg(test)]
@@ -88,7 +90,10 @@ mod tests {
         let said = |most: &str, own| says(&limits(most), own, all());
         let own = of(7, 3, 0);
         let words = said("24", own).unwrap();
-        assert!(words.contains("has 23 processes and threads, and may have 24 (ulimit -u)"), "{words}");
+        assert!(
+            words.contains("has 23 of the 24 processes and threads that it may have (ulimit -u)"),
+            "{words}"
+        );
         assert!(said("3", own).is_some() && said("86", own).is_some());
         assert_eq!(said("87", own), None, "there is room");
         assert_eq!(said("unlimited", own), None);
