@@ -85,11 +85,13 @@ fn the_preflight_reads_the_operators_settings() {
 fn the_reserve_holds_unless_somebody_insists() {
     let flags = ["--max", "64", "--pause", "0", "--reserve", "9000TB"];
     let dry = good(&[&flags[..], &["--dry-run"]].concat());
-    let found = good(&flags);
+    let output = probe(&flags);
+    let found = document(&output);
     let run = &found["runs"][0];
     if run["ended"]["why"] == "maximum" {
         return; // No reading, so nothing to leave anybody.
     }
+    assert_eq!(code(&output), 3, "not even the first step: {}", stderr(&output));
     assert_eq!(dry["steps"][0]["past_ceiling"], true, "{dry}");
     assert_eq!((&run["ended"]["why"], &run["ended"]["gate"]), (&json!("refused"), &json!("budget")), "{run}");
     assert!(run["ended"]["reason"].as_str().unwrap().contains("by flag --reserve"), "{run}");
@@ -333,7 +335,9 @@ fn a_probe_that_is_told_to_end_takes_its_step_with_it() {
 #[test]
 fn the_floor_and_the_time_hold() {
     if cfg!(target_os = "linux") {
-        let found = good(&["--max", "64", "--pause", "0", "--floor", "99.9%"]);
+        let output = probe(&["--max", "64", "--pause", "0", "--floor", "99.9%"]);
+        assert_eq!(code(&output), 3, "{}", stderr(&output));
+        let found = document(&output);
         let run = &found["runs"][0];
         assert_eq!(
             (&run["ended"]["why"], &run["ended"]["gate"]),
@@ -341,7 +345,9 @@ fn the_floor_and_the_time_hold() {
         );
         assert!(run["ceiling"].is_null() && run["ended"]["have"].as_u64() < run["ended"]["need"].as_u64());
     }
-    let found = good(&["--max", "64", "--pause", "0", "--step-time", "1ms"]);
+    let output = probe(&["--max", "64", "--pause", "0", "--step-time", "1ms"]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    let found = document(&output);
     assert_eq!(found["runs"][0]["ended"]["why"], "time");
     for (flag, value) in
         [("--floor", "100%"), ("--pause", "1 week"), ("--step-time", "-1s"), ("--tolerance", "0")]

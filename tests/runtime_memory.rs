@@ -4,8 +4,9 @@
 
 mod support;
 
+use plimsoll_estimator::plan::When;
 use plimsoll_estimator::{Admitted, Geometry};
-use plimsoll_kernels::KvFormat;
+use plimsoll_kernels::{KvFormat, StepShape};
 use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_models::{Model, ModelError};
 use plimsoll_runtime::device::RESERVATION_SLACK;
@@ -215,6 +216,26 @@ fn a_prefill_is_cancelled_between_submits_and_can_be_run_again() {
     let made = device.submits() - start;
     assert!((2..all).contains(&made), "{made} of {all} submits");
     assert_eq!(run(&mut runtime, 0, 0, &ids, Sampling::Logits, None).unwrap(), expected);
+}
+
+/// Attention and the delta rule: a prefill is as many submits as its work asks for, whatever its plan's dispatches hold.
+#[test]
+fn engine_bug_05_a_prefill_is_cut_into_submits_of_the_work_budget() {
+    for path in ["golden/gemma3_text", "golden/qwen3_5_text"] {
+        let (device, (checkpoint, model)) = (device(), open(&data(path)));
+        let mut runtime = cut(&device, &model, &checkpoint, &geometry(64, 2, 40, KvFormat::F32, 1));
+        let before = device.submits();
+        run(&mut runtime, 0, 0, &ids(40), Sampling::Logits, None).unwrap();
+        let submits = device.submits() - before;
+        let plan = runtime.plan();
+        // Without what goes by tiles, which is more: no more than what was done.
+        let shape = StepShape { tokens: 40, logit_rows: 1, tiles: vec![0; 8], kv_max: 40 };
+        let always = plan.program(40).unwrap().dispatches.iter().filter(|d| d.when == When::Always);
+        let flops: Vec<u64> = always.map(|dispatch| plan.flops(dispatch, &shape)).collect();
+        let most = flops.iter().copied().max().unwrap().max(plan.profile.work_budget);
+        let asked = flops.iter().sum::<u64>() / most;
+        assert!(asked > 4 && submits >= asked, "{path}: {submits} submits, {asked} at least");
+    }
 }
 
 #[test]

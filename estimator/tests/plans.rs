@@ -205,6 +205,47 @@ fn dispatches_keep_to_the_work_budget() {
     }
 }
 
+/// A watchdog acts per submit, and what is submitted is one dispatch at least: 2,048 queries of 24 heads of 256 over 53,248
+/// keys would be 2.68 TFLOP in one, and so would the keys of a longer context, or the delta rule at 20,000.
+#[test]
+fn engine_bug_05_no_dispatch_of_a_long_prefill_outlasts_a_watchdog() {
+    let (_, model) = open("configs/qwen3.5-27b.json");
+    let (queries, heads, size) = (2_048_u32, 24_u64, 256_u64);
+    for cpu in [false, true] {
+        // 2,048 rows of two products of 17,408 are 285 MB.
+        let limits = Limits {
+            max_storage_buffer_binding_size: (2 << 30) - 256,
+            max_buffer_size: 4 << 30,
+            ..Limits::webgpu_default()
+        };
+        let profile = Profile::new("long", limits, None, cpu);
+        let budget = profile.work_budget;
+        let made = Plan::new(&model, &geometry(131_072, 1, queries, KvFormat::F16), &profile).unwrap();
+        let program = made.program(queries).unwrap();
+        for keys in [20_480_u32, 53_248, 65_536 + queries, 131_072] {
+            let shape = StepShape { tokens: queries, logit_rows: 1, tiles: vec![queries; 8], kv_max: keys };
+            let ranges = u64::from(keys.div_ceil(made.ranges.tokens));
+            assert!(ranges <= made.ranges.count.into(), "{keys} keys are in reach");
+            let (mut attention, mut all) = (0, 0);
+            for dispatch in &program.dispatches {
+                let flops = made.flops(dispatch, &shape);
+                assert!(flops <= budget, "{} over {keys} keys: {flops} of {budget}", dispatch.label);
+                let times = if dispatch.ranged { ranges } else { 1 };
+                all += flops * times;
+                if dispatch.ranged {
+                    attention += flops * times;
+                }
+            }
+            // A quarter of the layers attends: nothing of the work has been left out.
+            let layers = u64::from(model.layers) / 4;
+            let whole = layers * u64::from(queries) * heads * size * 4 * u64::from(keys);
+            assert!(attention >= whole, "{attention} of {whole}");
+            // A submit takes dispatches until the budget is reached, so there are as many chances to cancel.
+            assert!(all / budget > 1_000, "{all} of {budget}");
+        }
+    }
+}
+
 /// A cold pipeline takes up to 600 ms to compile, and each dispatch of a decode step waits for the one before it.
 #[test]
 fn pipelines_and_dispatches_keep_to_their_budgets() {

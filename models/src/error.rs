@@ -173,14 +173,19 @@ impl ModelError {
         )
     }
 
-    /// Whether the machine has too little left for it, memory or threads: no fault of any file's, and another time there
+    /// Whether the machine has too little left for it, memory, threads or open files: no fault of any file's, and another time there
     /// may be enough.
     pub fn is_exhaustion(&self) -> bool {
         match self {
             ModelError::Thread { .. } => true,
-            ModelError::Io { source, .. } => source.kind() == io::ErrorKind::OutOfMemory,
+            ModelError::Io { source, .. } => exhausted(source),
             _ => false,
         }
+    }
+
+    /// No thread, with the limit on them where that is why.
+    pub(crate) fn thread(for_what: &'static str, source: io::Error) -> Self {
+        ModelError::Thread { for_what, source: crate::threads::refused(source) }
     }
 
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
@@ -244,4 +249,11 @@ pub(crate) fn shortened(text: &str) -> String {
         None => text.to_owned(),
         Some((at, _)) => format!("{}…", &text[..at]),
     }
+}
+
+/// Whether an operation failed because this process or the machine has too little left: memory, or room for open files.
+pub fn exhausted(error: &io::Error) -> bool {
+    // ENFILE and EMFILE, for which the standard library has no kind.
+    let files = cfg!(unix) && matches!(error.raw_os_error(), Some(23 | 24));
+    files || error.kind() == io::ErrorKind::OutOfMemory
 }

@@ -119,6 +119,15 @@ fn reason(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// What a driver says that does not start, with the limit on threads where that is reached: a driver starts some, and
+/// without them says only that the device is lost.
+fn starved(reason: String) -> String {
+    match plimsoll_models::threads::at_limit() {
+        Some(limit) => format!("{reason}; {limit}"),
+        None => reason,
+    }
+}
+
 impl Device {
     /// Whether the limits that a shell sets a process (`ulimit -v`, `ulimit -d`) leave enough to open an adapter. What is
     /// read of a model before then takes memory as well, so ask first.
@@ -154,7 +163,7 @@ impl Device {
             ..Default::default()
         };
         let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))
-            .map_err(|e| RuntimeError::Open { adapter: info.name.clone(), reason: reason(&e) })?;
+            .map_err(|e| RuntimeError::Open { adapter: info.name.clone(), reason: starved(reason(&e)) })?;
         let health = Arc::new(Health::default());
         let at_loss = Arc::clone(&health);
         device.set_device_lost_callback(move |why, message| {

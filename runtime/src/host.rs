@@ -68,10 +68,14 @@ impl HostMemory {
     }
 }
 
+/// Bytes of the machine, whatever a group leaves of them.
+pub fn installed() -> Option<u64> {
+    HostMemory::parse(&std::fs::read_to_string("/proc/meminfo").ok()?).total
+}
+
 /// The control group that leaves this process least, where one limits it to less than the machine has.
 pub fn group() -> Option<Group> {
-    let machine =
-        std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| HostMemory::parse(&text).total);
+    let machine = installed();
     let room = cgroup::tightest(Path::new("/"))?;
     let limits = machine.is_none_or(|machine| room.limit < machine);
     limits.then_some(Group { limit: room.limit, available: room.available, file: room.file })

@@ -2,6 +2,7 @@
 //! system gives it none (a limit on processes or on addresses), so they are asked for before.
 
 use crate::RuntimeError;
+use plimsoll_models::threads::at_limit;
 use std::error::Error;
 use std::sync::OnceLock;
 
@@ -14,7 +15,8 @@ pub(crate) fn start() -> Result<(), RuntimeError> {
     let failed = FAILED.get_or_init(|| {
         let started = rayon::ThreadPoolBuilder::new().build_global();
         // Without a source it says that they are there already.
-        started.err().and_then(|e| e.source().map(ToString::to_string))
+        let limit = || at_limit().map_or_else(String::new, |limit| format!("; {limit}"));
+        started.err().and_then(|e| e.source().map(|source| format!("{source}{}", limit())))
     });
     failed.as_ref().map_or(Ok(()), |reason| Err(RuntimeError::Workers { reason: reason.clone() }))
 }

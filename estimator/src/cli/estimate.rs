@@ -410,7 +410,7 @@ pub fn run(
         output::note(format_args!("plimsoll: priced in {took:.2} ms"));
     }
     if let Some(path) = &args.html {
-        std::fs::write(path, html::page(&report)).map_err(|e| Failure::file("write", path, e))?;
+        output::file(path, html::page(&report).as_bytes())?;
     }
     if args.output.json {
         let cache_limit = policy.cache_limit();

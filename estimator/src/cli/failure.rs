@@ -3,7 +3,7 @@
 use super::output;
 use crate::error::PlanError;
 use plimsoll_models::ModelError;
-use plimsoll_models::error::HubReason;
+use plimsoll_models::error::{HubReason, exhausted};
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -97,13 +97,15 @@ impl Failure {
     }
 
     /// The exit code: 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file, 6 no
-    /// memory or thread left.
+    /// memory, thread or open file left.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
             Failure::Model(error) | Failure::Stated { error, .. } => model_code(error),
             Failure::Plan(_) | Failure::NoConfig(_) => 4,
             Failure::Refused { .. } => 3,
+            // No fault of the file or the stream.
+            Failure::File { source, .. } | Failure::Standard(source) if exhausted(source) => 6,
             Failure::File { action: "read" | "score", .. } | Failure::Text(_) => 5,
             // The place the user named, or the stream, cannot be written.
             Failure::File { .. } | Failure::Standard(_) => 2,

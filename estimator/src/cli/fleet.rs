@@ -316,19 +316,18 @@ pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Fa
     let table = DeviceTable::standard().map_err(|e| wrong(e.to_string()))?;
     let machines: Vec<_> = file.device.iter().map(|row| machine(row, &table)).collect();
     let folder = path.parent().unwrap_or(Path::new(""));
-    let models: Vec<_> = file.model.par_iter().map(|row| model(row, folder)).collect();
-    let cells: Vec<Cell> = (0..pairs)
-        .into_par_iter()
-        .map(|pair| {
+    let threads = threads()?;
+    let models: Vec<_> = threads.install(|| file.model.par_iter().map(|row| model(row, folder)).collect());
+    let priced: Vec<Vec<Cell>> = threads.install(|| {
+        let priced = (0..pairs).into_par_iter().map(|pair| {
             let (device, of) = (pair / file.model.len(), pair % file.model.len());
             let cells = cells(&file, device, of, &machines[device], &models[of]);
             step(pairs);
             cells
-        })
-        .collect::<Vec<_>>()
-        .into_iter()
-        .flatten()
-        .collect();
+        });
+        priced.collect()
+    });
+    let cells: Vec<Cell> = priced.into_iter().flatten().collect();
     let counted = |word: &str| cells.iter().filter(|c| c.verdict == word).count();
     let (fits, refused, cannot_price) = (counted("fits"), counted("refused"), counted("cannot_price"));
     Ok(FleetReport { schema: crate::report::SCHEMA, fits, refused, cannot_price, cells })
@@ -385,4 +384,11 @@ pub fn show(path: &Path, asked: &Output) -> Result<(), Failure> {
     output::print(format_args!(
         "{table}\n{fits} fit, {refused} are refused, {cannot_price} cannot be priced\n"
     ))
+}
+
+/// Threads of this call's own, or this thread alone where the system gives no others: the pool that all share panics then.
+fn threads() -> Result<rayon::ThreadPool, Failure> {
+    let some = rayon::ThreadPoolBuilder::new().build();
+    let pool = some.or_else(|_| rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build());
+    pool.map_err(|error| Failure::Standard(std::io::Error::new(std::io::ErrorKind::OutOfMemory, error)))
 }

@@ -49,6 +49,50 @@ pub fn writable(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Writes a file whole or not at all: beside its place first, so that no half of one is left where there is no room.
+///
+/// # Errors
+/// [`Failure::File`].
+pub fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    writable(path)?;
+    let before = std::fs::symlink_metadata(path).ok();
+    // A rename would put a file where a link, a device or a pipe was named.
+    let in_place = before.as_ref().is_some_and(|before| !before.is_file());
+    let written = if in_place { std::fs::write(path, bytes) } else { replace(path, bytes, before) };
+    written.map_err(|error| Failure::file("write", path, error))
+}
+
+fn replace(path: &Path, bytes: &[u8], before: Option<std::fs::Metadata>) -> io::Result<()> {
+    let part = path.with_file_name(format!(".plimsoll-{}.part", std::process::id()));
+    let mut file = match std::fs::File::create_new(&part) {
+        // A folder that takes no new file may hold one that can be written.
+        Err(error) if before.is_some() && error.kind() == io::ErrorKind::PermissionDenied => {
+            return std::fs::write(path, bytes);
+        }
+        created => created?,
+    };
+    let written = file.write_all(bytes).and_then(|()| match before {
+        Some(before) => file.set_permissions(before.permissions()),
+        None => Ok(()),
+    });
+    drop(file);
+    let done = written.and_then(|()| std::fs::rename(&part, path));
+    if done.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    done
+}
+
+/// Makes a write past the limit on files (`ulimit -f`) an error of that write, where it would end the process: for the
+/// beginning of a program.
+pub fn full_files_are_errors() {
+    #[cfg(unix)]
+    // SAFETY: a signal that is ignored runs nothing.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// A count with its noun, which takes an s unless there is one.
 pub fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
@@ -76,7 +120,35 @@ pub fn median(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::median;
+    #![allow(clippy::unwrap_used)]
+    use super::{file, median};
+
+    #[test]
+    fn a_file_is_replaced_and_a_link_is_written_through() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-whole-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("out");
+        for text in ["one", "the second"] {
+            file(&path, text.as_bytes()).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+            let link = folder.join("link");
+            std::os::unix::fs::symlink(&path, &link).unwrap();
+            file(&link, b"through the link").unwrap();
+            assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+            file(&path, b"and again").unwrap();
+            assert_eq!(std::fs::read(&link).unwrap(), b"and again");
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+            std::fs::remove_file(&link).unwrap();
+        }
+        assert!(file(&folder, b"").is_err(), "a folder");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside it");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn medians() {

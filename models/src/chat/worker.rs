@@ -35,7 +35,7 @@ impl Worker {
         let thread = Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
         let thread = thread
             .spawn(move || work.into_iter().for_each(|job| job()))
-            .map_err(|source| ModelError::Thread { for_what: "the chat template", source })?;
+            .map_err(|source| ModelError::thread("the chat template", source))?;
         Ok(Worker { jobs, thread })
     }
 

@@ -14,20 +14,24 @@ pub(super) fn at_once<T: Send>(
 ) -> Result<Vec<T>, ModelError> {
     let next = AtomicUsize::new(0);
     let done: Vec<Mutex<Option<Result<T, ModelError>>>> = files.iter().map(|_| Mutex::new(None)).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(files.len()) {
-            scope.spawn(|| {
-                while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < files.len())
-                {
-                    let result = work(&files[at]);
-                    let failed = result.is_err();
-                    *done[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                    if failed {
-                        next.store(files.len(), Ordering::Relaxed);
-                    }
-                }
-            });
+    let some = || {
+        while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < files.len()) {
+            let result = work(&files[at]);
+            let failed = result.is_err();
+            *done[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            if failed {
+                next.store(files.len(), Ordering::Relaxed);
+            }
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..AT_ONCE.min(files.len()) {
+            // Where there are no threads for it, fewer do all of it, or this one does.
+            if std::thread::Builder::new().spawn_scoped(scope, some).is_err() {
+                break;
+            }
+        }
+        some();
     });
     let mut results = Vec::with_capacity(files.len());
     let mut skipped = false;

@@ -32,6 +32,8 @@ use crate::error::ModelError;
 /// [`ModelError::Hub`] for what the network, the server or the name is at fault for; otherwise as
 /// [`Checkpoint::open`].
 pub fn open(name: &HubName, options: &HubOptions) -> Result<Checkpoint, ModelError> {
+    // Names of hosts are looked up on a thread of its own, and whoever starts that one panics where there is none.
+    crate::threads::one("the names of hosts")?;
     match repository::open(name, options, false) {
         // A cache can be damaged: what it made of the files is not believed before they were read anew.
         Err(Opening { error, from_cache: true }) if error.is_bad_input() && !options.offline => {

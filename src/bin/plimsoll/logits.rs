@@ -156,8 +156,7 @@ fn write(args: &Args, vocab: usize, rows: &Rows) -> Result<(), Failure> {
         tensors.push(("generated_logits", matrix(&generated)?));
     }
     let bytes = serialize(tensors, None).map_err(failed)?;
-    // Written in place: a rename would put a file where a device or a link was named.
-    std::fs::write(&args.out, bytes).map_err(|error| Failure::file("write", &args.out, error))
+    Ok(output::file(&args.out, &bytes)?)
 }
 
 /// Rows of `vocab` f32 values.

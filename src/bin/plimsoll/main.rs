@@ -29,7 +29,7 @@ use std::process::ExitCode;
 /// Prices a language model to the byte, then refuses it or runs it; after the load nothing is allocated again.
 ///
 /// Exit codes: 0 done or fits, 2 usage (also what cannot be written), 3 refused, 4 cannot price, 5 bad input file, 6 device error,
-/// or no memory or thread for something else.
+/// or no memory, thread or open file for something else.
 ///
 /// SIGINT, SIGTERM and SIGHUP end every verb at once, by that signal: text that was printed stays, JSON documents are whole
 /// or not there, and the system takes back all memory. A probe takes its step's process with it, and goes on from its --log.
@@ -65,7 +65,8 @@ enum Verb {
     /// own, at two rates
     ///
     /// What was derived of the machine is stepped past. --memory and --reserve hold, unless there is --insist. A probe that
-    /// reaches --max before any limit says that it found no ceiling, and its exit code is 0.
+    /// reaches --max before any limit says that it found no ceiling, and its exit code is 0. Where a limit ends it before any
+    /// step went well its exit code is 3, and where somebody else does, 6.
     Probe(probe::Args),
     /// Writes the logits of a sequence to a safetensors file
     Logits(logits::Args),
@@ -104,6 +105,7 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
+    output::full_files_are_errors();
     let mut command = Cli::command();
     // Scores are a document always.
     let document = std::env::args_os().nth(1).is_some_and(|verb| verb == "perplexity");

@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT|BYTES", default_value = "10%", value_parser = floor)]
     pub floor: Floor,
     /// The longest that one step may take
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = some_time)]
     pub step_time: Duration,
     /// How much of each context is run and compared
     #[arg(long, value_enum, default_value_t = Mode::Full)]
@@ -41,7 +41,8 @@ pub struct Args {
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub tolerance: Option<f64>,
     /// Write down what happens, one JSON object a line, and go on from what stands there for the same files, program, machine,
-    /// geometry and limits; what is of others is named and not used, and figures that cannot be are an error
+    /// geometry and limits; what is of others is named and not used, and figures that cannot be are an error. One probe at a
+    /// time may have it
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Print the steps with their planned bytes, and load nothing
@@ -114,6 +115,14 @@ fn duration(text: &str) -> Result<Duration, String> {
     if (0.0..=86_400.0).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(expected()) }
 }
 
+/// Reads a time in which something can be done.
+fn some_time(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("nothing can be done in no time: expected more than 0".to_owned()),
+        time => Ok(time),
+    }
+}
+
 fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
@@ -122,6 +131,18 @@ fn tolerance(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
+    /// What stays free of a machine with `total`: less than all of it.
+    pub fn floor(&self, total: u64) -> Result<u64, Failure> {
+        let floor = self.floor.bytes(total);
+        if floor < total {
+            return Ok(floor);
+        }
+        let (total, floor) = (grouped(total), grouped(floor));
+        Err(Failure::usage(format!(
+            "--floor: expected less than the {total} bytes that there are, got {floor}: nothing could be tried"
+        )))
+    }
+
     /// The first context and the last.
     pub fn ends(&self, opened: &Opened) -> Result<(u32, u32), Failure> {
         if self.geometry.context.is_some() {
@@ -173,6 +194,10 @@ mod tests {
             [ms("0"), ms("1s"), ms("500ms"), ms("1.5s"), ms("2m")].map(Result::ok),
             [Some(0), Some(1000), Some(500), Some(1500), Some(120_000)]
         );
+        assert!(some_time("1ms").is_ok());
+        for zero in ["0", "0s", "0ms", "0h"] {
+            assert!(duration(zero).is_ok() && some_time(zero).is_err(), "{zero}");
+        }
         for bad in ["1", "-1s", "s", "NaNs", "1e9h", "1 week", ""] {
             assert!(duration(bad).is_err(), "{bad}");
         }

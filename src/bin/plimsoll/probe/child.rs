@@ -2,6 +2,7 @@
 //! reached, one JSON object a line; the last is the step.
 
 use super::Args;
+use super::parent::starved;
 use super::record::{Anchor, Ended, Exceeded, Memory, Seen, Step};
 use super::validate::{self, Trouble};
 use crate::failure::Failure;
@@ -52,13 +53,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let order: Order = serde_json::from_str(&line)
         .map_err(|error| Failure::usage(format!("--child: expected an order on standard input: {error}")))?;
     // A parent that is gone closes the pipe: nobody would read the end, and the memory is somebody else's.
-    std::thread::spawn(|| {
+    let watch = std::thread::Builder::new().spawn(|| {
         let mut rest = String::new();
         let _ = std::io::stdin().lock().read_line(&mut rest);
         std::process::exit(1);
     });
+    let watched =
+        watch.map(drop).map_err(|error| starved("a thread that watches for the probe's end", error));
     let mut stage = "opening";
-    let done = match step(args, &order, &mut stage) {
+    let done = match watched.map_err(Stop::from).and_then(|()| step(args, &order, &mut stage)) {
         Ok(step) => Line::Passed(Box::new(step)),
         Err(failure) => {
             let ended = Ended { stage: Some(stage.to_owned()), ..ended(order.context, &failure) };

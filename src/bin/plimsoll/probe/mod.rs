@@ -6,6 +6,7 @@ mod args;
 mod child;
 mod identity;
 mod parent;
+mod plausible;
 mod preflight;
 mod record;
 mod report;
@@ -20,6 +21,7 @@ use crate::{load, output};
 use args::contexts;
 use child::Order;
 use parent::Watch;
+use plausible::Bounds;
 use plimsoll::estimator::cli::estimate::warnings;
 use plimsoll::runtime::adapters::AdapterKind;
 use plimsoll::runtime::host::{self, HostMemory};
@@ -73,11 +75,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.dry_run {
         return probe.dry_run();
     }
-    let told = probe.warnings();
-    told.iter().for_each(|warning| output::note(format_args!("plimsoll: {warning}")));
     let mut log = Log::open(args.log.as_deref())?;
+    let told = [probe.warnings(), log.warnings()].concat();
+    told.iter().for_each(|warning| output::note(format_args!("plimsoll: {warning}")));
     let keys: Vec<Value> =
         args.pause.iter().map(|&pause| Some(pause)).chain([None]).map(|pause| probe.key(pause)).collect();
+    probe.believe(&log, &keys)?;
     let foreign = log.foreign(&keys);
     if let (Some(path), false) = (&args.log, foreign.is_empty()) {
         for Foreign { entries, differ } in &foreign {
@@ -100,14 +103,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         runs.push(run);
     }
-    // An error of a device or a file is one, whatever was found before; limits are results.
-    let failed = runs.iter().find(|run| matches!(run.ended.why.as_str(), "wrong" | "failed")).map(|run| {
-        let code = run.ended.exit_code.unwrap_or(6);
-        Failure::Probe {
-            reason: format!("context {}: {}", grouped(run.ended.context.into()), run.ended.reason),
-            code,
-        }
-    });
+    let failed = runs.iter().find_map(Run::failed).map(|(reason, code)| Failure::Probe { reason, code });
     if args.output.json {
         let mut document = probe.document();
         document["runs"] = json!(runs);
@@ -139,7 +135,7 @@ impl<'a> Probe<'a> {
         let info = device.info();
         let memory = HostMemory::take();
         let (address_space, data_size) = (host::address_space(), host::data_size());
-        let floor = memory.total.map(|total| args.floor.bytes(total));
+        let floor = memory.total.map(|total| args.floor(total)).transpose()?;
         let mut limits = format!("a machine with {}", memory.total.map_or("unknown".to_owned(), grouped));
         if let Some(floor) = floor {
             limits += &format!(", a floor of {}", grouped(floor));
@@ -292,7 +288,7 @@ impl<'a> Probe<'a> {
             if ended.is_some() {
                 break;
             }
-            let result = match self.recorded(log, &key, context)? {
+            let result = match recorded(log, &key, context) {
                 Some(result) => {
                     from_log.push(context);
                     result
@@ -331,19 +327,42 @@ impl<'a> Probe<'a> {
         Ok(Run::new(pause, steps, ended, from_log, &self.limits))
     }
 
-    /// What the log says of a step, as far as it can be.
-    fn recorded(&self, log: &Log, key: &Value, context: u32) -> Result<Option<Result<Step, Ended>>, Failure> {
-        let Some((line, result)) = recorded(log, key, context) else { return Ok(None) };
-        if let Ok(step) = &result {
-            let wrong = match Plan::new(&self.opened.model, &self.at(context), &self.profile) {
-                Ok(plan) => step.impossible(plan.total()),
-                Err(why) => Some(format!("context {context}: it has no plan: {why}")),
+    /// What the log says of these measurements has to be what can be: all of it, before anything is measured.
+    fn believe(&self, log: &Log, keys: &[Value]) -> Result<(), Failure> {
+        for (line, event) in keys.iter().flat_map(|key| log.under(key)) {
+            let wrong = match event {
+                Event::Begun { .. } => None,
+                Event::Reference { anchors } => Anchor::none_or_impossible(anchors),
+                Event::Ended(ended) => ended.impossible(),
+                Event::Passed(step) => {
+                    let context = step.context;
+                    match Plan::new(&self.opened.model, &self.at(context), &self.profile) {
+                        Ok(plan) => step.impossible(&self.bounds(context, &plan)),
+                        Err(why) => Some(format!("context {context}: it has no plan: {why}")),
+                    }
+                }
             };
             if let Some(why) = wrong {
                 return Err(log.impossible(line, &why));
             }
         }
-        Ok(Some(result))
+        Ok(())
+    }
+
+    /// What a step at a context may say.
+    fn bounds(&self, context: u32, plan: &Plan) -> Bounds {
+        let (mode, kv) = (self.args.validate, self.geometry.kv);
+        let own = || validate::tolerance(kv, &self.opened.model);
+        Bounds {
+            planned: plan.total(),
+            machine: host::installed(),
+            requested: self.ceiling.as_ref().map(|(bytes, _)| *bytes),
+            reserve: self.reserve.as_ref().map(|(bytes, _)| *bytes),
+            mode: mode.name(),
+            tokens: mode.tokens(context),
+            tolerance: self.args.tolerance.unwrap_or_else(own),
+            vocab: plan.model.vocab,
+        }
     }
 
     fn show(&self, step: &Step, recorded: bool) -> Result<(), Failure> {
@@ -360,15 +379,12 @@ impl<'a> Probe<'a> {
     /// wrong with it.
     fn reference(&self, log: &mut Log) -> Result<Result<Vec<Anchor>, Ended>, Failure> {
         let key = self.key(None);
-        let known = log.under(&key).find_map(|(line, event)| match event {
-            Event::Reference { anchors } => Some((line, anchors.clone())),
+        let known = log.under(&key).find_map(|(_, event)| match event {
+            Event::Reference { anchors } => Some(anchors.clone()),
             _ => None,
         });
-        if let Some((line, anchors)) = known {
-            return match Anchor::none_or_impossible(&anchors) {
-                Some(why) => Err(log.impossible(line, &why)),
-                None => Ok(Ok(anchors)),
-            };
+        if let Some(anchors) = known {
+            return Ok(Ok(anchors));
         }
         let context = self.first.min(validate::REFERENCE);
         let order = Order { context, reference: true, anchors: Vec::new() };
@@ -415,19 +431,16 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// What a log says of a step under a key, and the line that says it.
-fn recorded(log: &Log, key: &Value, context: u32) -> Option<(usize, Result<Step, Ended>)> {
-    let (mut begun, mut last) = (0, 0);
-    for (line, event) in log.under(key) {
-        last = line;
+/// What a log says of a step under a key.
+fn recorded(log: &Log, key: &Value, context: u32) -> Option<Result<Step, Ended>> {
+    let mut begun = 0;
+    for (_, event) in log.under(key) {
         match event {
             Event::Begun { context: at } if *at == context => begun += 1,
-            Event::Passed(step) if step.context == context => {
-                return Some((line, Ok(Step::clone(step))));
-            }
+            Event::Passed(step) if step.context == context => return Some(Ok(Step::clone(step))),
             // Ended from outside: that is no answer, and the step is tried again.
             Event::Ended(ended) if ended.context == context && ended.is_foreign() => begun = 0,
-            Event::Ended(ended) if ended.context == context => return Some((line, Err(Ended::clone(ended)))),
+            Event::Ended(ended) if ended.context == context => return Some(Err(Ended::clone(ended))),
             _ => {}
         }
     }
@@ -439,7 +452,7 @@ fn recorded(log: &Log, key: &Value, context: u32) -> Option<(usize, Result<Step,
         return None;
     }
     let reason = format!("begun {begun} times and never ended: the probe or its machine went down with it");
-    Some((last, Err(Ended::plain("lost", context, Some("physical-memory"), reason))))
+    Some(Err(Ended::plain("lost", context, Some("physical-memory"), reason)))
 }
 
 #[cfg(test)]
@@ -455,7 +468,7 @@ mod tests {
         assert!(recorded(&log, &key, 64).is_none());
         log.write(&key, Event::Begun { context: 64 }).unwrap();
         log.write(&json!(2), Event::Begun { context: 64 }).unwrap();
-        assert_eq!(recorded(&log, &key, 64).unwrap().1.unwrap_err().why, "lost");
+        assert_eq!(recorded(&log, &key, 64).unwrap().unwrap_err().why, "lost");
         assert!(recorded(&log, &key, 128).is_none() && recorded(&log, &json!(2), 64).is_none());
         // What somebody else ended is tried again.
         let foreign = Ended { signal: Some(15), ..Ended::plain("killed", 64, None, String::new()) };
@@ -463,6 +476,6 @@ mod tests {
         assert!(recorded(&log, &key, 64).is_none());
         let ended = Ended::plain("time", 64, None, String::new());
         log.write(&key, Event::Ended(Box::new(ended.clone()))).unwrap();
-        assert_eq!(recorded(&log, &key, 64).unwrap().1.unwrap_err(), ended);
+        assert_eq!(recorded(&log, &key, 64).unwrap().unwrap_err(), ended);
     }
 }

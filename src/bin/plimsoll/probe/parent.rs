@@ -5,17 +5,21 @@ use super::child::{Line, Order};
 use super::record::{Ended, Seen, Step};
 use crate::bytes::{grouped, human};
 use crate::failure::Failure;
+use plimsoll::models::threads;
 use plimsoll::runtime::host::{self, HostMemory};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// How often the machine is looked at while a step runs.
 const LOOK: Duration = Duration::from_millis(20);
 /// The end of what a process says on standard error that is kept.
 const TAIL: usize = 2048;
+
+/// The exit code of a device's errors, and of too little memory, threads or open files.
+const NO_ROOM: u8 = 6;
 
 /// What a step may do to the machine.
 pub struct Watch {
@@ -40,13 +44,16 @@ impl Watch {
     pub fn run(&self, order: &Order) -> Result<Result<Step, Ended>, Failure> {
         let start = Instant::now();
         let killed_before = host::out_of_memory_kills();
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(std::env::args_os().skip(1))
-            .arg("--child")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
+        let started = std::env::current_exe().and_then(|program| {
+            Command::new(program)
+                .args(std::env::args_os().skip(1))
+                .arg("--child")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+        });
+        let mut child = started.map_err(|error| starved("the process of a step", error))?;
         let mut line = serde_json::to_string(order).map_err(std::io::Error::other)?;
         line.push('\n');
         // Held until the end: a child whose parent is gone ends by itself.
@@ -57,7 +64,8 @@ impl Watch {
         }
         let (send, lines) = mpsc::channel();
         let output = child.stdout.take();
-        let reader = thread::spawn(move || {
+        let errors = child.stderr.take();
+        let reader = Builder::new().spawn(move || {
             for line in output.into_iter().flat_map(|out| BufReader::new(out).lines().map_while(Result::ok)) {
                 if let Ok(line) = serde_json::from_str::<Line>(&line)
                     && send.send(line).is_err()
@@ -66,8 +74,16 @@ impl Watch {
                 }
             }
         });
-        let errors = child.stderr.take();
-        let errors = thread::spawn(move || errors.map(tail).unwrap_or_default());
+        let readers = reader.and_then(|reader| {
+            let errors = Builder::new().spawn(move || errors.map(tail).unwrap_or_default())?;
+            Ok((reader, errors))
+        });
+        let (reader, errors) = readers.map_err(|error| {
+            // The limit is read while the step's process still counts.
+            let failure = starved("a thread that reads what a step says", error);
+            let _ = child.kill().and_then(|()| child.wait());
+            failure
+        })?;
 
         let (mut seen, mut done, mut stage) = (Seen::default(), None, "starting".to_owned());
         let mut stopped = None;
@@ -150,6 +166,12 @@ impl Watch {
     }
 }
 
+/// What a probe cannot work without: a process for a step, or a thread. That is no fault of what was asked.
+pub fn starved(what: &str, error: std::io::Error) -> Failure {
+    let reason = format!("cannot start {what}: {}", threads::refused(error));
+    Failure::Probe { reason, code: NO_ROOM }
+}
+
 fn wait(child: &mut Child) -> Result<ExitStatus, Failure> {
     Ok(child.wait()?)
 }
@@ -194,7 +216,9 @@ fn died(
             Ended { signal: Some(signal), name, ..Ended::plain("killed", context, gate, reason) }
         }
         None => {
+            // Without a result it is an error, whatever it says, and of no other kind than errors are.
             let code = status.code().and_then(|code| u8::try_from(code).ok());
+            let code = code.filter(|code| (2..=6).contains(code)).or(Some(NO_ROOM));
             let reason = format!("its process ended while {stage} and gave no result ({status}){words}");
             Ended { exit_code: code, ..Ended::plain("failed", context, None, reason) }
         }
@@ -262,5 +286,10 @@ mod tests {
         }
         let ended = died(64, ExitStatus::from_raw(0x300), "loading", "", (None, None));
         assert_eq!((ended.why.as_str(), ended.signal, ended.exit_code), ("failed", None, Some(3)));
+        // Neither a success nor a panic is an end of a step that said nothing.
+        for code in [0, 1, 101] {
+            let ended = died(64, ExitStatus::from_raw(code << 8), "loading", "", (None, None));
+            assert_eq!((ended.why.as_str(), ended.exit_code), ("failed", Some(6)), "{code}");
+        }
     }
 }

@@ -54,8 +54,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         None => None,
     };
+    let memory = HostMemory::take();
+    memory.total.map(|total| args.floor(total)).transpose()?;
     let machine = Machine {
-        memory: HostMemory::take(),
+        memory,
         largest: host::largest(5),
         address_space: host::address_space(),
         data_size: host::data_size(),

@@ -1,14 +1,13 @@
 //! What a probe writes down, and reads again when it is resumed: one JSON object a line. What is begun is written
 //! before it is begun, since the machine may not survive it.
 
-use crate::bytes::grouped;
 use crate::failure::Failure;
 use crate::output;
 use plimsoll::Budget;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fs::File;
-use std::io::{Read, Write};
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// What the model said after one position of the prompt.
@@ -108,84 +107,6 @@ pub struct Step {
     /// What the parent saw.
     #[serde(default)]
     pub seen: Seen,
-}
-
-impl Step {
-    /// What of a record cannot be, of a context whose plan takes `planned` bytes: a log is a file that anybody may have
-    /// changed.
-    pub fn impossible(&self, planned: u64) -> Option<String> {
-        let figures = [
-            ("load_seconds", self.load_seconds, MOST_SECONDS),
-            ("compile_seconds", self.compile_seconds, MOST_SECONDS),
-            ("fill_seconds", self.fill_seconds, MOST_SECONDS),
-            ("warm_up_seconds", self.warm_up_seconds, MOST_SECONDS),
-            ("bytes_per_second", self.bytes_per_second, MOST_BYTES),
-            ("prefill_tokens_per_second", self.prefill_tokens_per_second, MOST_TOKENS),
-            ("decode_tokens_per_second", self.decode_tokens_per_second, MOST_TOKENS),
-            ("checked.drift", self.checked.drift, f64::MAX),
-            ("checked.tolerance", self.checked.tolerance, f64::MAX),
-            ("seen.seconds", self.seen.seconds, MOST_SECONDS),
-        ];
-        let unlike = |name: &str, got: u64| {
-            (got != planned).then(|| {
-                let at = grouped(self.context.into());
-                let (planned, got) = (grouped(planned), grouped(got));
-                format!("{name}: expected {planned}, the bytes of the plan at context {at}, got {got}")
-            })
-        };
-        let wrong = figures.iter().find(|(_, figure, most)| !(0.0..=*most).contains(figure));
-        wrong
-            .map(|(name, figure, most)| format!("{name}: expected a number from 0 to {most:e}, got {figure}"))
-            .or_else(|| unlike("planned", self.planned))
-            .or_else(|| unlike("allocated", self.allocated))
-            .or_else(|| {
-                let (most, got) = (grouped(planned), grouped(self.filled));
-                (self.filled > planned).then(|| format!("filled: expected at most {most}, got {got}"))
-            })
-            .or_else(|| {
-                let Checked { drift, tolerance, .. } = self.checked;
-                (drift > tolerance)
-                    .then(|| format!("checked.drift: expected at most {tolerance}, got {drift}"))
-            })
-            .or_else(|| {
-                let (got, most) = (self.checked.tokens, self.context);
-                (got == 0 || got > most)
-                    .then(|| format!("checked.tokens: expected from 1 to {most}, got {got}"))
-            })
-            .or_else(|| {
-                // The first is no continuation: a single token is only looked at.
-                let none = self.tokens.is_empty() && self.checked.tokens > 1;
-                none.then(|| "tokens: expected those that were decoded, got none".to_owned())
-            })
-            .or_else(|| {
-                let (peak, resident) = self.peak.zip(self.resident)?;
-                (peak < resident).then(|| {
-                    let (resident, peak) = (grouped(resident), grouped(peak));
-                    format!("peak: expected at least the {resident} that were resident, got {peak}")
-                })
-            })
-            .or_else(|| Anchor::none_or_impossible(&self.anchors))
-    }
-}
-
-/// More than any machine has: a byte for each attosecond, a token a nanosecond, a step of a century.
-const MOST_BYTES: f64 = 1e18;
-const MOST_TOKENS: f64 = 1e9;
-const MOST_SECONDS: f64 = 3.2e9;
-
-impl Anchor {
-    /// What of those of one run cannot be: there is one at least.
-    pub fn none_or_impossible(all: &[Self]) -> Option<String> {
-        let none = all.is_empty().then(|| "anchors: expected one at least, got none".to_owned());
-        none.or_else(|| all.iter().find_map(Self::impossible))
-    }
-
-    /// What of it cannot be.
-    fn impossible(&self) -> Option<String> {
-        let figures = self.sample.iter().chain([&self.log_sum_exp, &self.deviation]);
-        let sound = self.deviation >= 0.0 && figures.into_iter().all(|figure| figure.is_finite());
-        (!sound).then(|| format!("anchors: position {}: expected finite numbers", self.position))
-    }
 }
 
 /// What was seen of the machine while a step ran.
@@ -298,6 +219,7 @@ struct Entry {
 pub struct Log {
     file: Option<(File, PathBuf)>,
     events: Vec<Known>,
+    warnings: Vec<String>,
 }
 
 /// What a log says, and where: what this probe has written is at line 0.
@@ -317,33 +239,45 @@ pub struct Foreign {
 
 /// How a line of a log begins, of whichever version: one that was cut off is told by it from somebody else's file.
 const BEGINS: &[u8] = b"{\"schema\":";
-/// How a line of this version begins.
+/// How a line of this version begins, spaces apart.
 const OURS: &[u8] = b"{\"schema\":1,";
 
 impl Log {
-    /// Opens it. What is no entry is left out, with a word about it: a line may have been cut off. An entry with figures that
-    /// are none is an error. A file that is somebody else's is not written to, and what is no file, a pipe or a device, is
-    /// not waited for.
+    /// Opens it, for this probe alone. What is no entry is left out, with a word about it: a line may have been cut off. An
+    /// entry with figures that are none is an error. A file that is somebody else's is not written to, and what is no file, a
+    /// pipe or a device, is not waited for.
     pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else { return Ok(Self::default()) };
         let failed = |error| Failure::file("write", path, error);
         let not = |what: &str| Failure::usage(format!("--log: {} is {what}", path.display()));
-        let held = match std::fs::metadata(path) {
+        match std::fs::metadata(path) {
             Ok(about) if !about.is_file() => return Err(not("no file")),
-            Ok(_) => read(path).map_err(|error| Failure::file("read", path, error))?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(Vec::new()),
-            Err(error) => return Err(Failure::file("read", path, error)),
-        };
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Failure::file("read", path, error));
+            }
+            _ => {}
+        }
+        let mut file = File::options().read(true).append(true).create(true).open(path).map_err(failed)?;
+        let mut warnings = Vec::new();
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(not("another probe's that is running: both would measure each other"));
+            }
+            // Not every file system has locks.
+            Err(TryLockError::Error(why)) => warnings.push(format!(
+                "{} cannot be locked ({why}): see that no other probe uses it",
+                path.display()
+            )),
+        }
+        let held = read(&mut file).map_err(|error| Failure::file("read", path, error))?;
         let Some(held) = held else { return Err(not("no log of a probe: it is left as it is")) };
         let (events, bad) = parse(&held).map_err(|(line, why)| bad_line(path, line, &why))?;
         if let Some(first) = bad.first() {
             let lines = output::count(bad.len(), "line");
-            output::note(format_args!(
-                "plimsoll: {}: {lines} cannot be read, left out; the first is line {first}",
-                path.display()
-            ));
+            let path = path.display();
+            warnings.push(format!("{path}: {lines} cannot be read, left out; the first is line {first}"));
         }
-        let mut file = File::options().append(true).create(true).open(path).map_err(failed)?;
         if held.len() < BEGINS.len() {
             // Nothing, or less than a line's beginning, by which the file would not be known again.
             file.set_len(0).map_err(failed)?;
@@ -351,7 +285,12 @@ impl Log {
             // The next entry must not become the end of one that was cut off.
             file.write_all(b"\n").map_err(failed)?;
         }
-        Ok(Self { file: Some((file, path.to_owned())), events })
+        Ok(Self { file: Some((file, path.to_owned())), events, warnings })
+    }
+
+    /// What there is to say of it.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
     }
 
     /// What happened under a key, in order, with the line that says it.
@@ -384,8 +323,14 @@ impl Log {
             let entry = Entry { schema: 1, key: key.clone(), event: event.clone() };
             let mut line = serde_json::to_string(&entry).map_err(std::io::Error::other)?;
             line.push('\n');
+            let failed = |error| Failure::file("write", path, error);
+            let before = file.metadata().map_err(failed)?.len();
             let written = file.write_all(line.as_bytes()).and_then(|()| file.sync_data());
-            written.map_err(|error| Failure::file("write", path, error))?;
+            if written.is_err() {
+                // No half of a line, where that can be helped.
+                let _ = file.set_len(before);
+            }
+            written.map_err(failed)?;
         }
         self.events.push(Known { line: 0, key: key.clone(), event });
         Ok(())
@@ -393,10 +338,9 @@ impl Log {
 }
 
 /// What a log holds; `None` of a file that begins as no log does. A model by mistake is not read to its end.
-fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
-    let mut file = File::open(path)?;
+fn read(file: &mut File) -> std::io::Result<Option<Vec<u8>>> {
     let mut held = Vec::new();
-    (&mut file).take(BEGINS.len() as u64).read_to_end(&mut held)?;
+    file.take(BEGINS.len() as u64).read_to_end(&mut held)?;
     // Cut off within its first bytes it is a log all the same.
     if !BEGINS.starts_with(&held) {
         return Ok(None);
@@ -441,11 +385,19 @@ fn parse(held: &[u8]) -> Result<(Vec<Known>, Vec<usize>), (usize, String)> {
         }
         match serde_json::from_slice::<Entry>(text) {
             Ok(Entry { schema: 1, key, event }) => events.push(Known { line, key, event }),
-            Err(why) if text.starts_with(OURS) && !why.is_eof() => return Err((line, why.to_string())),
+            Err(why) if is_ours(text) && !why.is_eof() => return Err((line, why.to_string())),
             _ => bad.push(line),
         }
     }
     Ok((events, bad))
+}
+
+/// Whether a line that is no entry claims to be one, however somebody's program has written it again.
+fn is_ours(text: &[u8]) -> bool {
+    match serde_json::from_slice::<Value>(text) {
+        Ok(value) => value["schema"] == 1,
+        Err(_) => text.iter().filter(|byte| !byte.is_ascii_whitespace()).take(OURS.len()).eq(OURS),
+    }
 }
 
 #[cfg(test)]
@@ -468,8 +420,12 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 20]).unwrap();
         let mut log = Log::open(Some(&path)).unwrap();
+        assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
         assert_eq!(log.under(&one).collect::<Vec<_>>(), [(1, &Event::Begun { context: 8 })]);
         log.write(&one, Event::Ended(Box::new(ended.clone()))).unwrap();
+        let second = Log::open(Some(&path)).unwrap_err();
+        assert!(second.code() == 2 && second.to_string().contains("another probe's"), "{second}");
+        drop(log);
         let log = Log::open(Some(&path)).unwrap();
         assert_eq!(log.under(&one).last(), Some((4, &Event::Ended(Box::new(ended)))));
         assert_eq!((log.under(&one).count(), log.under(&two).count()), (2, 1));

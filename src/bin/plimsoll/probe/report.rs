@@ -73,6 +73,21 @@ impl Run {
         }
     }
 
+    /// Whether it came to nothing, and the exit code: an error of a device or a file is one whatever was found before, and a
+    /// limit is a result; but where nothing went well before it, nothing has been found.
+    pub fn failed(&self) -> Option<(String, u8)> {
+        let Ended { why, context, reason, exit_code, .. } = &self.ended;
+        let error = matches!(why.as_str(), "wrong" | "failed");
+        let code = match (error, self.ceiling.is_none()) {
+            (true, _) => exit_code.unwrap_or(6),
+            (false, false) => return None,
+            (false, true) if self.ended.is_foreign() => 6,
+            (false, true) => 3,
+        };
+        let none = if error { "" } else { "no step went well: " };
+        Some((format!("{none}context {}: {reason}", grouped((*context).into())), code))
+    }
+
     /// The label of a run.
     pub fn label(&self) -> String {
         format!("{} (pause {} s)", self.rate, self.pause_seconds)

@@ -57,6 +57,11 @@ pub fn tolerance(kv: KvFormat, model: &Model) -> f64 {
     if routed { rounding * 3.0 } else { rounding }
 }
 
+/// Of so many tokens, those that are decoded one by one.
+pub fn decoded(tokens: u32) -> u32 {
+    tokens - tokens.saturating_sub(NEW).max(1).min(tokens)
+}
+
 /// The token at every position under `length`.
 fn prompt(length: u32, vocab: u32) -> Vec<u32> {
     let mut rng = Rng::new(0x706c_696d);
@@ -171,7 +176,7 @@ pub fn run(
 ) -> Result<Said, Trouble> {
     let vocab = engine.plan().model.vocab;
     let chunk = engine.plan().geometry.prefill_chunk;
-    let length = tokens.saturating_sub(NEW).max(1);
+    let length = tokens - decoded(tokens);
     let mut ids = prompt(length, vocab);
     let own = positions(length);
     let mut at = own.clone();

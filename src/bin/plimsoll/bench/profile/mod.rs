@@ -102,8 +102,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         phases: measured.phases,
     };
     if let Some(file) = &args.profile.html {
-        std::fs::write(file, page::page(&profile))
-            .map_err(|error| Failure::from(plimsoll::estimator::cli::Failure::file("write", file, error)))?;
+        output::file(file, page::page(&profile).as_bytes())?;
     }
     if args.output.json {
         document["schema"] = json!(1);
