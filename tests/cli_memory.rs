@@ -131,6 +131,47 @@ fn snapshots_and_a_cache_limit_that_keeps_none_are_a_usage_error() {
     assert!(stderr(&output).contains("PLIMSOLL_CACHE_LIMIT"), "{}", stderr(&output));
 }
 
+/// Nor for snapshots that a limit could hold none of, or not all.
+#[test]
+fn snapshots_beyond_the_cache_limit_are_a_usage_error() {
+    let limited = |limit: &str| {
+        let bench = ["bench", "-p", "8", "-n", "1", "-r", "1", "--context", "64", "--snapshots", "2"];
+        run(&[&bench[..], &["--cache-limit", limit]].concat())
+    };
+    for limit in ["1", "149503", "149504", "299007"] {
+        let output = limited(limit);
+        assert_eq!(code(&output), 2, "{limit}: {}", stderr(&output));
+        for part in ["--snapshots 2", "299,008", "149,504 each", "flag --cache-limit"] {
+            assert!(stderr(&output).contains(part), "{limit}: {part}: {}", stderr(&output));
+        }
+    }
+    assert_eq!(code(&limited("299008")), 0);
+}
+
+/// A model whose pages hold all it keeps takes none: that is said, to people and in the document.
+#[test]
+fn snapshots_that_a_model_does_not_need_are_told() {
+    let found = run(&[
+        "bench",
+        &golden(),
+        "-p",
+        "8",
+        "-n",
+        "1",
+        "-r",
+        "1",
+        "--context",
+        "64",
+        "--snapshots",
+        "3",
+        "--json",
+    ]);
+    assert_eq!(code(&found), 0, "{}", stderr(&found));
+    assert!(stderr(&found).contains("--snapshots 3 changes nothing"), "{}", stderr(&found));
+    let warnings = document(&found)["warnings"].clone();
+    assert!(warnings[0].as_str().unwrap().contains("--snapshots 3 changes nothing"), "{warnings}");
+}
+
 /// A refusal tells people too whether there is any use in asking again.
 #[test]
 fn refusals_say_how_long_they_hold() {
@@ -142,9 +183,10 @@ fn refusals_say_how_long_they_hold() {
     let impossible = of(&["--reserve", "9000TB"]);
     assert_eq!(code(&impossible), 3);
     assert!(stderr(&impossible).contains("; permanent: asked again"), "{}", stderr(&impossible));
-    // Room for the model is all that is left of the machine, and that others have.
+    // Room for the model, and for what its load takes beside its buffers, is all that is left of the machine, and that
+    // others have.
     let total = good(&["devices", "--json"])["adapters"][0]["adapter"]["memory"]["total"].as_u64().unwrap();
-    let busy = of(&["--reserve", &(total - (64 << 20)).to_string()]);
+    let busy = of(&["--reserve", &(total - ((64 + 320) << 20)).to_string()]);
     assert_eq!(code(&busy), 3);
     assert!(stderr(&busy).contains("; not permanent: it may be asked again"), "{}", stderr(&busy));
 }
@@ -176,7 +218,8 @@ mod ulimit {
             .find(|(_, output)| code(output) == 0)
             .expect("there is a limit that is enough");
         let found = document(&found);
-        assert_eq!(found["budget"]["source"], format!("ulimit {flag}"), "{}", found["budget"]);
+        let source = format!("ulimit {flag} of {} bytes, less ", plimsoll_estimator::grouped(enough * 1024));
+        assert!(found["budget"]["source"].as_str().unwrap().starts_with(&source), "{}", found["budget"]);
         let spare = u64::try_from(bytes(&found, "/budget/bytes") - bytes(&found, "/bytes/total")).unwrap();
         enough - spare / 1024
     }
@@ -191,7 +234,11 @@ mod ulimit {
         assert_eq!(document(&runs)["overridden"], false);
         let refused = under(flag, least - 2000, &args);
         assert_eq!(code(&refused), 3, "{}", stderr(&refused));
-        assert!(stderr(&refused).contains(&format!("({name})")), "{}", stderr(&refused));
+        // What it allows, what was left out of it, and that a limit of this process does not change by waiting.
+        let limit = format!("({name} of {} bytes, less ", plimsoll_estimator::grouped((least - 2000) * 1024));
+        for part in [&limit, " in use and ", " for what a load takes beside its buffers", "; permanent: "] {
+            assert!(stderr(&refused).contains(part), "{part}: {}", stderr(&refused));
+        }
         for step in 1..12 {
             let output = under(flag, least * step / 12, &args);
             assert!([3, 6].contains(&code(&output)), "{step}: {}", stderr(&output));
@@ -282,6 +329,25 @@ mod ulimit {
             }
         }
         assert_eq!(ask(200_000), 6);
+    }
+
+    /// Where there is nothing left for buffers, the limit is not said to be below what it is above.
+    #[test]
+    fn a_refusal_under_a_limit_says_what_is_so() {
+        let output = under("-d", 250_000, &["run", "-n", "1", "--prompt", "hi"]);
+        assert_eq!(code(&output), 3, "{}", stderr(&output));
+        for part in [
+            "ulimit -d of 256,000,000 bytes",
+            "335,544,320",
+            "the budget is below the weights",
+            "; permanent",
+        ] {
+            assert!(stderr(&output).contains(part), "{part}: {}", stderr(&output));
+        }
+        // The template's thread has a stack that is more than all of it.
+        let output = under("-d", 250_000, &["run", "-n", "1", "--prompt", "hi", "--chat"]);
+        assert_eq!(code(&output), 6, "{}", stderr(&output));
+        assert!(stderr(&output).contains("ulimit -d is 256,000,000 bytes"), "{}", stderr(&output));
     }
 
     /// Where nothing can be opened, nothing is read either: the allocator aborts where it gets no more.

@@ -9,7 +9,8 @@ use std::time::SystemTime;
 pub struct Reading {
     /// Bytes.
     pub bytes: u64,
-    /// The most that it can ever be, all else gone: the machine's memory, a heap, a limit. `None` where nobody says.
+    /// The most that it can ever be, all else gone: the machine's memory, a heap, a limit; what a limit of this process leaves
+    /// it. `None` where nobody says.
     #[serde(default)]
     pub total: Option<u64>,
     /// Where from: `VK_EXT_memory_budget`, `/proc/meminfo MemAvailable`, …

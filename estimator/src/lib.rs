@@ -51,5 +51,6 @@ pub use plan::Plan;
 pub use policy::{CacheLimit, MemoryPolicy, SettingError};
 pub use pricer::{Price, Pricer};
 pub use report::Report;
+pub use retained::snapshot_bytes;
 pub use solve::{Frontier, FrontierPoint, Solver};
 pub use verdict::{Admitted, Overhead, Refusal, Verdict, admit, admit_within};

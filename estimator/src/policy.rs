@@ -5,7 +5,7 @@
 //! resolve them here and nowhere else.
 
 use crate::budget::{Budget, Reading, Setting};
-use crate::bytes;
+use crate::bytes::{self, grouped};
 use crate::others::Others;
 use serde::{Deserialize, Serialize};
 use std::env::VarError;
@@ -45,17 +45,30 @@ impl Default for CacheLimit {
 }
 
 impl CacheLimit {
-    /// Whether so many snapshots may be kept under it.
+    /// Whether so many snapshots of so many bytes each may be kept under it.
     ///
     /// # Errors
-    /// Why they would be paid for and never kept.
-    pub fn keeps(&self, snapshots: u32) -> Result<(), String> {
-        if snapshots == 0 || self.bytes != Some(0) {
+    /// Why they would be paid for and never kept: all of them, or those beyond what the limit holds.
+    pub fn keeps(&self, snapshots: u32, each: u64) -> Result<(), String> {
+        let (Some(limit), false) = (self.bytes, snapshots == 0) else { return Ok(()) };
+        let source = &self.source;
+        if limit == 0 {
+            return Err(format!(
+                "--snapshots {snapshots}: {source} is 0, which keeps nothing, and they would only take room: leave one of \
+                 them out"
+            ));
+        }
+        let all = each.saturating_mul(snapshots.into());
+        if all <= limit {
             return Ok(());
         }
         Err(format!(
-            "--snapshots {snapshots}: {} is 0, which keeps nothing, and they would only take room: leave one of them out",
-            self.source
+            "--snapshots {snapshots}: they take {} bytes ({} each), {source} is {}, which keeps {} of them, and the others \
+             would only take room: ask for fewer, or for a larger limit",
+            grouped(all),
+            grouped(each),
+            grouped(limit),
+            limit / each.max(1),
         ))
     }
 }
@@ -248,6 +261,29 @@ mod tests {
         assert_eq!(with(20), [10, 20, 10]);
         let error = environment.with_memory(0, "flag --memory").unwrap_err();
         assert!(error.to_string().contains("--memory"), "{error}");
+    }
+
+    #[test]
+    fn snapshots_that_a_limit_cannot_hold_are_refused_with_both_numbers() {
+        let limit = |bytes| CacheLimit { bytes, source: "flag --cache-limit".into() };
+        let keeps = |bytes, snapshots| limit(bytes).keeps(snapshots, 149_504);
+        for (bytes, snapshots) in
+            [(None, 9), (Some(0), 0), (Some(1), 0), (Some(299_008), 2), (Some(149_504), 1)]
+        {
+            assert_eq!(keeps(bytes, snapshots), Ok(()), "{bytes:?} {snapshots}");
+        }
+        for (bytes, kept) in [(1, 0), (149_503, 0), (149_504, 1), (299_007, 1)] {
+            let why = keeps(Some(bytes), 2).unwrap_err();
+            for part in
+                ["--snapshots 2", "299,008", "149,504 each", &grouped(bytes), &format!("keeps {kept} of")]
+            {
+                assert!(why.contains(part), "{part}: {why}");
+            }
+        }
+        assert!(keeps(Some(0), 2).unwrap_err().contains("is 0"));
+        // None are needed, and none are made: that is said elsewhere, and takes no room.
+        assert_eq!(limit(Some(1)).keeps(2, 0), Ok(()));
+        assert!(limit(Some(1)).keeps(u32::MAX, u64::MAX).is_err());
     }
 
     #[test]

@@ -30,6 +30,12 @@ pub(crate) fn bytes_per_snapshot(model: &Model, geometry: &Geometry) -> Result<u
     Ok(bytes)
 }
 
+/// Bytes of one snapshot of this model; 0 where pages hold all there is to keep, so that it takes none, or where the
+/// geometry cannot be planned anyhow.
+pub fn snapshot_bytes(model: &Model, geometry: &Geometry) -> u64 {
+    bytes_per_snapshot(model, geometry).unwrap_or(0)
+}
+
 /// Places the snapshots, each in one piece where a buffer holds it: the pieces of each, none of them empty.
 ///
 /// # Errors

@@ -290,7 +290,7 @@ fn refuse_total(price: &Price, budget: &Budget, overhead: Overhead, nearest: Vec
     let term = breaking(price, budget.bytes);
     let below = match term {
         Some(Segment::Weights) => {
-            format!("; {} is below the weights alone ({} bytes)", budget.source, grouped(weights))
+            format!("; the budget is below the weights alone ({} bytes)", grouped(weights))
         }
         Some(term) => {
             format!("; {} ({} bytes) takes it over", term.name(), grouped(price.segment_bytes(term)))

@@ -231,7 +231,7 @@ impl Device {
     pub fn memory(&self) -> MemoryReading {
         match &self.feed {
             Some(feed) => feed.read(),
-            None => MemoryReading::take(&self.inner.adapter),
+            None => MemoryReading::take(&self.inner.adapter).with_ours(self.totals().live_bytes),
         }
     }
 

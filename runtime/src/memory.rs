@@ -44,6 +44,16 @@ pub enum MemorySource {
 }
 
 impl MemorySource {
+    /// Whether it is a limit of this process and nobody else's.
+    fn is_of_the_process(self) -> bool {
+        matches!(self, Self::AddressSpace | Self::DataSize)
+    }
+
+    /// Whether it is a limit that somebody set, and no memory.
+    fn is_limit(self) -> bool {
+        self.is_of_the_process() || matches!(self, Self::CgroupV1 | Self::CgroupV2)
+    }
+
     /// What its readings leave out already.
     fn excludes(self) -> &'static [&'static str] {
         match self {
@@ -92,8 +102,16 @@ impl fmt::Display for MemorySource {
 pub struct MemoryReading {
     /// Bytes that could be allocated; `None` when nobody says.
     pub available: Option<u64>,
-    /// Bytes in all.
+    /// Bytes in all: the machine's, a heap's, or the limit.
     pub total: Option<u64>,
+    /// Bytes for what a load takes beside its buffers, by measurements, of memory that the driver shares with this process.
+    /// They are not in `available`.
+    pub beside: u64,
+    /// Bytes of a limit that are in use.
+    pub used: Option<u64>,
+    /// Bytes of our buffers that are among those, and come back when they go.
+    #[serde(skip)]
+    pub(crate) ours: u64,
     /// Who says so.
     pub source: MemorySource,
     /// Which of several it is, where the source has several: the file with a group's limit.
@@ -110,14 +128,24 @@ impl MemoryReading {
         let source = if values.is_some() { source } else { MemorySource::Unknown };
         let (available, total) = values.unzip();
         let excluded = source.excludes().iter().map(|&text| text.to_owned()).collect();
-        Self { available, total, source, of: None, at: SystemTime::now(), excluded }
+        let at = SystemTime::now();
+        Self { available, total, beside: 0, used: None, ours: 0, source, of: None, at, excluded }
     }
 
-    /// The source, and which of several.
+    /// The source and which of several; of a limit how much it allows in all and how much of that is in use; and what was
+    /// left out of it for a load.
     pub fn named(&self) -> String {
-        match &self.of {
-            Some(of) => format!("{} {of}", self.source),
-            None => self.source.to_string(),
+        let mut name = self.source.to_string();
+        if let Some(of) = &self.of {
+            name = format!("{name} {of}");
+        }
+        let beside = format!("{} for what a load takes beside its buffers", grouped(self.beside));
+        match (self.used, self.total) {
+            (Some(used), Some(total)) => {
+                format!("{name} of {} bytes, less {} in use and {beside}", grouped(total), grouped(used))
+            }
+            _ if self.beside > 0 => format!("{name}, less {beside}"),
+            _ => name,
         }
     }
 
@@ -125,30 +153,49 @@ impl MemoryReading {
     pub fn reading(&self) -> Option<Reading> {
         let taken = self.at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let (bytes, excluded) = (self.available?, self.excluded.clone());
-        Some(Reading { bytes, total: self.total, source: self.named(), taken, excluded })
+        // A limit of this process alone has nobody else in it, who could go; only our own buffers can.
+        let most = if self.source.is_of_the_process() {
+            Some(bytes.saturating_add(self.ours))
+        } else {
+            self.total.map(|total| total.saturating_sub(self.beside))
+        };
+        Some(Reading { bytes, total: most, source: self.named(), taken, excluded })
+    }
+
+    /// With so many bytes of our buffers on the device among what is in use.
+    pub(crate) fn with_ours(self, ours: u64) -> Self {
+        Self { ours, ..self }
+    }
+
+    /// Leaves out what a load takes beside its buffers, of any source that has to give it.
+    fn less_beside(mut self) -> Self {
+        let Some(available) = self.available else { return self };
+        if self.source.is_limit() {
+            self.used = self.total.map(|total| total.saturating_sub(available));
+        }
+        self.beside = rlimit::beside(self.source);
+        self.available = Some(available.saturating_sub(self.beside));
+        if self.beside > 0 {
+            let bytes = grouped(self.beside);
+            self.excluded
+                .push(format!("{bytes} bytes for what a load takes beside its buffers, by measurements"));
+        }
+        self
     }
 
     /// Reads the machine's free memory now: what Linux says is available, or what a control group or a limit of this process
-    /// leaves of it.
+    /// leaves of it; of each less what a load takes beside its buffers.
     fn machine(root: &Path) -> Self {
         let values = std::fs::read_to_string(root.join("proc/meminfo")).ok();
         let values = values.and_then(|text| parse_mem_info(&text));
         let machine = Self::new(values, MemorySource::MemInfo);
-        let limits = rlimit::rooms(root).into_iter().map(|room| {
-            let beside = room.beside();
-            let left = Some((room.left.saturating_sub(beside), room.limit));
-            let mut reading = Self::new(left, room.source);
-            let beside = grouped(beside);
-            reading
-                .excluded
-                .push(format!("{beside} bytes for what a load takes beside its buffers, by measurements"));
-            reading
-        });
+        let rooms = rlimit::rooms(root).into_iter();
+        let limits = rooms.map(|room| Self::new(Some((room.left, room.limit)), room.source).less_beside());
         let least = |one: Self, other: Self| match (one.available, other.available) {
             (Some(has), Some(leaves)) if has <= leaves => one,
             _ => other,
         };
-        limits.fold(Self::group(root, machine), least)
+        limits.fold(Self::group(root, machine).less_beside(), least)
     }
 
     /// The machine, or what a control group leaves of it.
@@ -273,6 +320,7 @@ mod tests {
 
     #[test]
     fn the_machine_is_what_a_group_leaves_of_it() {
+        const TOUCHED: u64 = 320 << 20;
         let root = std::env::temp_dir().join(format!("plimsoll-machine-{}", std::process::id()));
         let write = |path: &str, text: &str| {
             let path = root.join(path);
@@ -282,37 +330,62 @@ mod tests {
         let read = || MemoryReading::machine(&root);
         assert_eq!((read().available, read().source), (None, MemorySource::Unknown));
         assert_eq!(read().excluded, Vec::<String>::new(), "of no reading nothing is known");
-        write("proc/meminfo", "MemTotal: 16 kB\nMemAvailable: 8 kB\n");
-        assert_eq!((read().available, read().total), (Some(8192), Some(16_384)));
-        assert_eq!((read().named().as_str(), read().of), ("/proc/meminfo", None));
+        write("proc/meminfo", "MemTotal: 1600000 kB\nMemAvailable: 800000 kB\n");
+        assert_eq!((read().available, read().total), (Some(819_200_000 - TOUCHED), Some(1_638_400_000)));
+        let left_out = "less 335,544,320 for what a load takes beside its buffers";
+        assert_eq!((read().named(), read().of), (format!("/proc/meminfo, {left_out}"), None));
+        // What it can ever be has a load's part left out as well.
+        assert_eq!(read().reading().unwrap().total, Some(1_638_400_000 - TOUCHED));
         write("proc/self/mountinfo", "29 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
         write("proc/self/cgroup", "0::/job\n");
-        write("cg/job/memory.max", "6000");
-        write("cg/job/memory.current", "1000");
+        write("cg/job/memory.max", "377487360");
+        write("cg/job/memory.current", "32000000");
         let limited = read();
-        assert_eq!((limited.available, limited.total), (Some(5000), Some(6000)));
-        assert_eq!(limited.named(), "cgroup v2 /cg/job/memory.max");
+        assert_eq!((limited.available, limited.total), (Some(345_487_360 - TOUCHED), Some(377_487_360)));
+        assert_eq!((limited.beside, limited.used), (TOUCHED, Some(32_000_000)));
+        assert_eq!(
+            limited.named(),
+            "cgroup v2 /cg/job/memory.max of 377,487,360 bytes, less 32,000,000 in use and 335,544,320 for what a load \
+             takes beside its buffers"
+        );
+        assert_eq!(limited.reading().unwrap().total, Some(377_487_360 - TOUCHED));
         assert!(limited.excluded.iter().any(|text| text.contains("group")), "{:?}", limited.excluded);
         // A group that has more left than the machine limits nothing.
-        write("cg/job/memory.max", "60000");
-        assert_eq!((read().available, read().source), (Some(8192), MemorySource::MemInfo));
+        write("cg/job/memory.max", "1000000000");
+        assert_eq!((read().available, read().source), (Some(819_200_000 - TOUCHED), MemorySource::MemInfo));
+        // What it leaves may be less than a load takes: then there is nothing.
+        write("cg/job/memory.max", "60000000");
+        assert_eq!((read().available, read().reading().unwrap().total), (Some(0), Some(0)));
         // Nor has the machine more than the shell allows this process, of which a load takes a part beside its buffers.
-        write("proc/meminfo", "MemTotal: 1600000 kB\nMemAvailable: 800000 kB\n");
         write("cg/job/memory.max", "max");
         write("proc/self/status", "VmSize: 100000 kB\nVmData: 50000 kB\n");
         let limits = |space: &str, data: &str| {
             let lines = [("address space", space), ("data size", data)];
             let lines = lines.map(|(name, soft)| format!("Max {name}    {soft}   unlimited   bytes\n"));
             write("proc/self/limits", &lines.concat());
-            (read().available, read().named())
+            (read().available, read().source)
         };
-        assert_eq!(limits("unlimited", "unlimited").1, "/proc/meminfo");
-        assert_eq!(limits("512000000", "unlimited"), (Some(409_600_000 - (96 << 20)), "ulimit -v".into()));
+        assert_eq!(limits("unlimited", "unlimited").1, MemorySource::MemInfo);
+        assert_eq!(
+            limits("512000000", "unlimited"),
+            (Some(409_600_000 - (256 << 20)), MemorySource::AddressSpace)
+        );
         assert_eq!(read().total, Some(512_000_000));
-        assert!(read().excluded.iter().any(|what| what.contains("100,663,296")), "{:?}", read().excluded);
-        assert_eq!(limits("512000000", "300000000"), (Some(248_800_000 - (192 << 20)), "ulimit -d".into()));
-        assert_eq!(limits("1", "unlimited"), (Some(0), "ulimit -v".into()));
-        assert_eq!(limits("9223372036854775807", "unlimited").1, "/proc/meminfo");
+        assert!(read().excluded.iter().any(|what| what.contains("268,435,456")), "{:?}", read().excluded);
+        // Nobody else is in it, who could go: only our own buffers can.
+        let reading = read().reading().unwrap();
+        assert_eq!(reading.total, Some(reading.bytes));
+        assert_eq!(read().with_ours(5).reading().unwrap().total, Some(reading.bytes + 5));
+        assert_eq!(limits("512000000", "400000000"), (Some(348_800_000 - TOUCHED), MemorySource::DataSize));
+        // Where there is nothing left, it still says of what, and why.
+        assert_eq!(limits("unlimited", "256000000"), (Some(0), MemorySource::DataSize));
+        assert_eq!(
+            read().named(),
+            "ulimit -d of 256,000,000 bytes, less 51,200,000 in use and 335,544,320 for what a load takes beside its \
+             buffers"
+        );
+        assert_eq!(limits("1", "unlimited"), (Some(0), MemorySource::AddressSpace));
+        assert_eq!(limits("9223372036854775807", "unlimited").1, MemorySource::MemInfo);
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

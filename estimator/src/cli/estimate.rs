@@ -17,6 +17,7 @@ use crate::policy::{CacheLimit, MemoryPolicy};
 use crate::pricer::Pricer;
 use crate::report::{Question, RefusalPart, Report};
 use crate::roofline::ceilings;
+use crate::snapshot_bytes;
 use crate::verdict::{Lasts, Overhead};
 use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
@@ -274,18 +275,20 @@ pub struct Warned<'w, D> {
 }
 
 /// What is allowed, and may not be meant: more context than the model was made for works, and what it says may not.
-pub fn warnings(context_max: u32, geometry: &Geometry) -> Vec<String> {
-    let asked = geometry.context;
-    let beyond = context_max > 0 && asked > context_max;
-    beyond
-        .then(|| format!("context {asked} is beyond the {context_max} this model was made for"))
-        .into_iter()
-        .collect()
+/// `snapshot` are the bytes of one of the model's prefix snapshots; 0 where it needs none.
+pub fn warnings(context_max: u32, snapshot: u64, geometry: &Geometry) -> Vec<String> {
+    let (asked, snapshots) = (geometry.context, geometry.priced.snapshots);
+    let beyond = (context_max > 0 && asked > context_max)
+        .then(|| format!("context {asked} is beyond the {context_max} this model was made for"));
+    let idle = (snapshots > 0 && snapshot == 0).then(|| {
+        format!("--snapshots {snapshots} changes nothing: pages hold all that this model keeps of a prompt")
+    });
+    beyond.into_iter().chain(idle).collect()
 }
 
 /// Says them.
 pub fn note_warnings(model: &Model, geometry: &Geometry) -> Vec<String> {
-    let warnings = warnings(model.context_max, geometry);
+    let warnings = warnings(model.context_max, snapshot_bytes(model, geometry), geometry);
     for warning in &warnings {
         output::note(format_args!("plimsoll: {warning}"));
     }
@@ -347,7 +350,8 @@ pub fn run(
         Some(_) => Vec::new(),
     };
     let geometry = args.geometry(&model);
-    policy.cache_limit().keeps(geometry.priced.snapshots).map_err(Failure::Usage)?;
+    let each = snapshot_bytes(&model, &geometry);
+    policy.cache_limit().keeps(geometry.priced.snapshots, each).map_err(Failure::Usage)?;
     let mut warnings = note_warnings(&model, &geometry);
     warnings.extend(args.without_effect(&model).into_iter().inspect(|said| {
         output::note(format_args!("plimsoll: {said}"));

@@ -4,7 +4,8 @@ use crate::account;
 use plimsoll::Error;
 use plimsoll::estimator::cli;
 use plimsoll::estimator::cli::output;
-use plimsoll::runtime::{Account, RuntimeError};
+use plimsoll::estimator::grouped;
+use plimsoll::runtime::{Account, RuntimeError, host};
 use serde_json::json;
 use std::io;
 use std::path::Path;
@@ -57,6 +58,21 @@ macro_rules! from_library {
 }
 from_library!(plimsoll::models::ModelError, plimsoll::estimator::PlanError, plimsoll::runtime::RuntimeError);
 
+/// Whether the system gave this process no memory or thread for something of the model's.
+fn is_exhaustion(error: &Error) -> bool {
+    match error {
+        Error::Model(error) | Error::Runtime(RuntimeError::Model(error)) => error.is_exhaustion(),
+        _ => false,
+    }
+}
+
+/// The limits on this process's memory, to stand behind what there was none for.
+fn limits_of_the_process() -> String {
+    let limits = [("ulimit -v", host::address_space()), ("ulimit -d", host::data_size())];
+    let set = limits.into_iter().filter_map(|(name, limit)| Some((name, limit?)));
+    set.map(|(name, limit)| format!("; {name} is {} bytes", grouped(limit))).collect()
+}
+
 impl Failure {
     /// The command line, or an environment variable.
     pub fn usage(what: String) -> Self {
@@ -88,6 +104,7 @@ impl Failure {
                 format!("{self}: use `run`, without --chat")
             }
             Failure::Shown(failure) => failure.message(),
+            Failure::Plimsoll(error) if is_exhaustion(error) => format!("{self}{}", limits_of_the_process()),
             _ => self.to_string(),
         }
     }

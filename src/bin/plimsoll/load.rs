@@ -6,6 +6,7 @@ use crate::show;
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use plimsoll::estimator::cli::estimate::{Warned, note_warnings, warnings};
 use plimsoll::estimator::cli::{self, output};
+use plimsoll::estimator::snapshot_bytes;
 use plimsoll::runtime::request::{check_ids, check_room};
 use plimsoll::runtime::{Freed, RuntimeError};
 use plimsoll::{
@@ -58,7 +59,8 @@ pub fn admit_on(
     let policy = machine.policy()?;
     let budget = policy.budget(reading(&device.memory()));
     let cache_limit = policy.cache_limit();
-    cache_limit.keeps(geometry.priced.snapshots).map_err(Failure::usage)?;
+    let each = snapshot_bytes(&opened.model, geometry);
+    cache_limit.keeps(geometry.priced.snapshots, each).map_err(Failure::usage)?;
     let profile = device.profile();
     machine.limits.note(&profile.limits, &profile.name);
     let warnings = note_warnings(&opened.model, geometry);
@@ -211,6 +213,7 @@ pub fn end(engine: Engine<Runtime>, machine: &MachineArgs, out: &Output) -> Resu
 pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, Failure> {
     let runtime = engine.stepper();
     let (plan, device) = (engine.plan(), runtime.device());
+    let snapshot = plan.snapshots.iter().flatten().map(|piece| piece.bytes).sum();
     let budget: Option<&Budget> = runtime.admitted().budget();
     Ok(json!({
         "model": {"name": plan.model.name, "architecture": plan.model.architecture},
@@ -226,7 +229,7 @@ pub fn facts(engine: &Engine<Runtime>, machine: &MachineArgs) -> Result<Value, F
         "cache": engine.cache_stats(),
         "free_memory": runtime.memory_change(),
         "overridden": runtime.admitted().overridden(),
-        "warnings": warnings(plan.model.context_max, &plan.geometry),
+        "warnings": warnings(plan.model.context_max, snapshot, &plan.geometry),
     }))
 }
 

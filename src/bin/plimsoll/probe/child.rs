@@ -266,13 +266,16 @@ pub fn refused(context: u32, refusal: &Refusal) -> Ended {
     }
 }
 
-/// Which limit a driver's refusal of a buffer came from.
+/// Which limit a driver's refusal came from. What is no buffer (`bytes` 0) is a device or a pipeline, which no limit of one
+/// allocation stands against.
 fn gate(error: &RuntimeError, before: &MemoryReading) -> &'static str {
     use plimsoll::runtime::MemorySource::{MetalWorkingSet, VideoMemoryInfo, VulkanBudget};
     let set = matches!(before.source, MetalWorkingSet | VideoMemoryInfo | VulkanBudget);
     match (error, before.available) {
         // Nothing else was there, and there was room for it: the driver does not give that much at once.
-        (RuntimeError::OutOfMemory { bytes, live: 0, .. }, Some(available)) if *bytes <= available => {
+        (RuntimeError::OutOfMemory { bytes, live: 0, .. }, Some(available))
+            if *bytes > 0 && *bytes <= available =>
+        {
             "allocation"
         }
         (RuntimeError::OutOfMemory { bytes, live, .. }, Some(available))
@@ -281,5 +284,25 @@ fn gate(error: &RuntimeError, before: &MemoryReading) -> &'static str {
             "working-set"
         }
         _ => "physical-memory",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll::runtime::MemorySource;
+
+    #[test]
+    fn what_is_no_buffer_meets_no_limit_of_one_allocation() {
+        let of = |bytes, live, source| {
+            let error = RuntimeError::OutOfMemory { buffer: "x".into(), bytes, live };
+            gate(&error, &MemoryReading::new(Some((1000, 2000)), source))
+        };
+        assert_eq!(of(0, 0, MemorySource::MemInfo), "physical-memory");
+        assert_eq!(of(0, 0, MemorySource::VulkanBudget), "physical-memory");
+        assert_eq!(of(1000, 0, MemorySource::MemInfo), "allocation");
+        assert_eq!(of(1001, 0, MemorySource::MemInfo), "physical-memory");
+        assert_eq!(of(500, 501, MemorySource::VulkanBudget), "working-set");
+        assert_eq!(of(500, 501, MemorySource::MemInfo), "physical-memory");
     }
 }

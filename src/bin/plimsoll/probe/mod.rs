@@ -23,6 +23,7 @@ use child::Order;
 use parent::Watch;
 use plausible::Bounds;
 use plimsoll::estimator::cli::estimate::warnings;
+use plimsoll::estimator::snapshot_bytes;
 use plimsoll::runtime::adapters::AdapterKind;
 use plimsoll::runtime::host::{self, HostMemory};
 use plimsoll::{Budget, Geometry, Opened, Plan, Profile};
@@ -128,7 +129,8 @@ impl<'a> Probe<'a> {
         let opened = args.model.open()?;
         let (first, last) = args.ends(&opened)?;
         let geometry = args.geometry.resolve(&opened.model, Some(first));
-        policy.cache_limit().keeps(geometry.priced.snapshots).map_err(Failure::usage)?;
+        let each = snapshot_bytes(&opened.model, &geometry);
+        policy.cache_limit().keeps(geometry.priced.snapshots, each).map_err(Failure::usage)?;
         load::runs(&opened)?;
         // Only asked, and closed again: a step has the device for itself.
         let device = args.machine.open()?;
@@ -176,7 +178,7 @@ impl<'a> Probe<'a> {
 
     fn warnings(&self) -> Vec<String> {
         let last = Geometry { context: self.last, ..self.geometry.clone() };
-        warnings(self.opened.model.context_max, &last)
+        warnings(self.opened.model.context_max, snapshot_bytes(&self.opened.model, &last), &last)
     }
 
     fn at(&self, context: u32) -> Geometry {
