@@ -7,6 +7,11 @@
 //!
 //! with `P` rounding up to whole pages. Weights, recurrent state and KV are what the pools place, but for the padding of
 //! views to 256 bytes. Activations and io are lines through exact prices, and say where and how well they hold.
+//!
+//! Totals never fall as any of these grows, and rise strictly with the context of models that look back at all of it. With
+//! the chunk they rise weakly: a total is flat where another term holds the arena, where a step has a row for each of more
+//! slots than that anyway, and where tensors are padded to the same tiles. Io alone may fall as a context grows: it has
+//! the parameters of the ranges that the context is cut into, and longer ranges are fewer.
 
 use crate::error::grouped;
 use crate::geometry::Geometry;
@@ -66,7 +71,9 @@ pub struct Line {
 }
 
 /// `fixed + per_chunk_token · chunk + per_slot · slots + per_page · slots · pages(context)`, exact at the geometry. The
-/// slopes are differences of exact prices to whole bytes: tables and parameters come in steps.
+/// slopes are differences of exact prices to whole bytes: tables and parameters come in steps, and parameters may be fewer
+/// for a longer context. So `per_page` is the slope from the shortest to the longest of the contexts that were priced, or 0
+/// where that falls, and `error_bound` is for contexts from `contexts[0]` to `contexts[1]` alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Io {
     /// Bytes whatever is asked.
@@ -79,6 +86,9 @@ pub struct Io {
     pub per_page: i64,
     /// The largest difference from the price at any of the contexts, chunks and slots that were priced.
     pub error_bound: u64,
+    /// The shortest and the longest context that was priced; 0 and 0 in documents that do not say.
+    #[serde(default)]
+    pub contexts: [u32; 2],
 }
 
 impl Line {
@@ -135,7 +145,14 @@ impl Coefficients {
             kv_full_per_token: full,
             kv_sliding: sliding,
             activations: Line { fixed: 0, per_token: 0, checked: Vec::new(), error_bound: 0 },
-            io: Io { fixed: 0, per_chunk_token: 0, per_slot: 0, per_page: 0, error_bound: 0 },
+            io: Io {
+                fixed: 0,
+                per_chunk_token: 0,
+                per_slot: 0,
+                per_page: 0,
+                error_bound: 0,
+                contexts: [0; 2],
+            },
             retained: price.bytes.retained,
             padding: views.saturating_mul(ALIGN - 1),
         };
@@ -251,20 +268,20 @@ fn io(pricer: &Pricer<'_>, geometry: &Geometry, price: &Price, chunks: &[(u32, P
     let slots = i64::from(geometry.slots.max(1));
     let longest = pricer.model().context_max.max(geometry.context);
     let doubling = std::iter::successors(Some(1024u32), |c| c.checked_mul(2)).take_while(|c| *c < longest);
-    let mut per_page = 0;
+    let mut lengths = vec![(geometry.context, here)];
     for context in doubling.chain([longest]) {
-        if let Some(there) = add(Geometry { context, ..geometry.clone() })
-            && pages(context) != pages(geometry.context)
-        {
-            per_page = slope((pages(geometry.context), here), (pages(context), there)) / slots;
-        }
+        lengths.extend(add(Geometry { context, ..geometry.clone() }).map(|there| (context, there)));
     }
+    lengths.sort_unstable();
+    let (short, long) = (lengths[0], lengths[lengths.len() - 1]);
+    let per_page = (slope((pages(short.0), short.1), (pages(long.0), long.1)) / slots).max(0);
     let doubled = twice(geometry);
     let twice = doubled.slots;
     let tables = per_page.saturating_mul(pages(geometry.context).into());
     let per_slot =
         add(doubled).map_or(0, |there| slope((geometry.slots, here), (twice, there)).saturating_sub(tables));
-    let mut io = Io { fixed: 0, per_chunk_token, per_slot, per_page, error_bound: 0 };
+    let mut io =
+        Io { fixed: 0, per_chunk_token, per_slot, per_page, error_bound: 0, contexts: [short.0, long.0] };
     let at = |io: &Io, g: &Geometry| io.at(g.context, g.slots, g.prefill_chunk.max(g.slots));
     io.fixed = i64::try_from(i128::from(here) - at(&io, geometry)).unwrap_or(0);
     let off = |(g, bytes): &(Geometry, i64)| at(&io, g).abs_diff(i128::from(*bytes));

@@ -106,12 +106,14 @@ pub enum KvStore {
     F16,
     Bf16,
     Q8_0,
+    Fp8,
     Q4_0,
 }
 
 impl KvStore {
     /// Every format, widest first.
-    pub const ALL: [KvStore; 5] = [KvStore::F32, KvStore::F16, KvStore::Bf16, KvStore::Q8_0, KvStore::Q4_0];
+    pub const ALL: [KvStore; 6] =
+        [KvStore::F32, KvStore::F16, KvStore::Bf16, KvStore::Q8_0, KvStore::Fp8, KvStore::Q4_0];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -119,6 +121,7 @@ impl KvStore {
             KvStore::F32 => "f32",
             KvStore::F16 => "f16",
             KvStore::Bf16 => "bf16",
+            KvStore::Fp8 => "fp8",
             KvStore::Q8_0 => "q8_0",
             KvStore::Q4_0 => "q4_0",
         }
@@ -129,7 +132,7 @@ impl KvStore {
         KvFormat::ALL.into_iter().find(|format| format.name() == self.name())
     }
 
-    /// Bytes of `values` consecutive values: 2 of an f16 or bf16, 34 a block of 32 in q8_0, 18 in q4_0. `None` where
+    /// Bytes of `values` consecutive values: 2 of an f16 or bf16, 1 of an fp8, 34 a block of 32 in q8_0, 18 in q4_0. `None` where
     /// they are not whole blocks.
     pub fn row_bytes(self, values: u32) -> Option<u64> {
         let values = u64::from(values);
@@ -137,6 +140,7 @@ impl KvStore {
         match self {
             KvStore::F32 => Some(values * 4),
             KvStore::F16 | KvStore::Bf16 => Some(values * 2),
+            KvStore::Fp8 => Some(values),
             KvStore::Q8_0 => block(34),
             KvStore::Q4_0 => block(18),
         }

@@ -79,6 +79,15 @@ pub fn cap(tower: &Tower) -> Size {
     Size { width: side(across), height: side(down) }
 }
 
+/// Whether an image of these sides is scaled down, to as many pixels as the [`cap`] has. Towers that scale every image have
+/// nothing that is too large.
+pub fn is_beyond(tower: &Tower, width: u32, height: u32) -> bool {
+    match tower.grid {
+        Grid::Native { max_pixels, .. } => u64::from(width).saturating_mul(height.into()) > max_pixels,
+        Grid::Fixed { .. } | Grid::Filled { .. } => false,
+    }
+}
+
 /// The sides of the most tokens up to so many that are sides of an image at all, the nearest to a square.
 fn fullest(tokens: u64) -> (u64, u64) {
     // A number whose halves are that far apart is soon followed by one with nearer ones; past this nobody has images.

@@ -100,6 +100,9 @@ pub struct GeometryPart {
     pub snapshots: u32,
     pub page: u32,
     pub logit_rows: u32,
+    /// MLX: bits of full caches once they are quantised; the others, and these before, are in `kv`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_bits: Option<u32>,
 }
 
 /// Bytes by kind of KV.
@@ -236,6 +239,17 @@ pub struct Fits {
     pub prefill_chunk: Option<u32>,
     #[serde(default)]
     pub bounded_by: Ends,
+    #[serde(default)]
+    pub stopped_by: Stops,
+}
+
+/// The limit of the adapter that the next larger of each breaks, in a sentence; `None` where it is memory, or nothing is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Stops {
+    pub context: Option<String>,
+    pub slots: Option<String>,
+    pub prefill_chunk: Option<String>,
 }
 
 /// Where the search for each of the largest ended without meeting one that does not fit; `None`: the next does not.
@@ -264,6 +278,9 @@ pub struct Report {
     pub overhead: OverheadPart,
     /// `None` where the formats do not suit the heads.
     pub kv_bytes_per_token: Option<u64>,
+    /// Of vLLM what a token of its pool costs, as start-up logs count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_bytes_per_token: Option<u64>,
     pub recurrent_bytes_per_slot: Option<u64>,
     /// `None` where there is no plan, or another engine's is no closed form.
     pub largest_allocation: Option<Largest>,
@@ -433,6 +450,7 @@ impl Report {
             },
             kv_bytes_per_token: crate::kv::suits(model, geometry)
                 .then(|| kv_bytes_per_token(model, geometry)),
+            pool_bytes_per_token: None,
             recurrent_bytes_per_slot: Some(crate::recurrent::bytes_per_slot(model, geometry)),
             largest_allocation: price.as_ref().map(|p| p.largest_allocation.clone()),
             largest_binding: price.as_ref().map(|p| p.largest_binding.clone()),

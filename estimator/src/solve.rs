@@ -9,7 +9,7 @@ use crate::geometry::{
 };
 use crate::images::largest_count;
 use crate::pricer::{Price, Pricer};
-use crate::report::{Ends, Fits};
+use crate::report::{Ends, Fits, Stops};
 use crate::verdict::{Overhead, Suggestion};
 use plimsoll_kernels::{KvFormat, step::PAGE};
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,10 @@ pub struct Frontier {
     /// Where that is not what ended it.
     #[serde(default)]
     pub bounded_by: Option<End>,
+    /// The limit of the adapter that twice the slots of the last point break with any context, in a sentence; `None` where
+    /// it is memory.
+    #[serde(default)]
+    pub stopped_by: Option<String>,
 }
 
 /// What ended a search before anything did not fit.
@@ -142,7 +146,26 @@ impl Solver<'_> {
                 _ => (chunk >= MOST_CHUNK).then_some(End::Search),
             }),
         };
-        Fits { context, slots, prefill_chunk, bounded_by }
+        // A step past what was found and not past what was tried.
+        let stop = |more: Option<Geometry>, end: Option<End>| self.limit(&more.filter(|_| end.is_none())?);
+        let context_more = |pages: u32| Geometry { context: pages.saturating_mul(PAGE), ..geometry.clone() };
+        let chunk_more = |prefill_chunk: u32| Geometry { prefill_chunk, ..geometry.clone() };
+        let stopped_by = Stops {
+            context: stop(context.map(|n| context_more(n.div_ceil(PAGE) + 1)), bounded_by.context),
+            slots: stop(slots.map(|n| with_slots(geometry, n + 1)), bounded_by.slots),
+            prefill_chunk: stop(prefill_chunk.map(|n| chunk_more(n + 1)), bounded_by.prefill_chunk),
+        };
+        Fits { context, slots, prefill_chunk, bounded_by, stopped_by }
+    }
+
+    /// What a geometry breaks before any memory, in a sentence.
+    pub(crate) fn limit(&self, geometry: &Geometry) -> Option<String> {
+        // What is past the budget by its pools alone is not priced to its end.
+        let over = |least: u64| self.most().is_none_or(|most| least > most);
+        if self.least(geometry).is_some_and(over) {
+            return None;
+        }
+        self.pricer.price(geometry).err().map(|error| error.to_string())
     }
 
     /// What ended the search for the longest context at this one, where a page more was not tried.

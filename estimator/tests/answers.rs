@@ -521,3 +521,149 @@ fn snapshots_given_up_are_a_number() {
     let none = report["refusal"]["nearest"].as_array().unwrap();
     assert!(code == 3 && none.iter().all(|near| near["snapshots"].is_null()), "{none:?}");
 }
+
+#[test]
+fn images_by_other_engines_rules_are_priced_or_refused() {
+    let (sees, blind) = (config("qwen3.5-27b"), config("qwen3-8b"));
+    for engine in ["llama.cpp", "vllm", "mlx"] {
+        let with = |model: &str, more: &[&str]| ask(&[&[model, "--runtime", engine], more].concat());
+        let (_, none, _) = with(&sees, &[]);
+        let (code, some, said) = with(&sees, &["--images", "8"]);
+        assert_eq!(code, 0, "{said}");
+        // The tower is loaded, and the rules say that no more of it is told.
+        let weights = |report: &Value| report["bytes"]["weights"].as_u64().unwrap();
+        let tower = weights(&some) - weights(&none);
+        assert_eq!(tower, 921_460_192);
+        let rules = some["rules"].to_string();
+        assert!(rules.contains(&tower.to_string()) && rules.contains("however many images"), "{rules}");
+        assert!(!none["rules"].to_string().contains("tower"));
+        let (code, refused, said) = with(&blind, &["--images", "1"]);
+        assert_eq!((code, &refused["refusal"]["name"]), (3, &json!("images")), "{said}");
+        assert!(said.contains("reads no images"), "{said}");
+        let near = &refused["refusal"]["nearest"][0];
+        assert_eq!((&near["images"], &near["kv"]), (&Value::Null, &json!("f16")), "{near}");
+        assert_eq!(text(&[&blind, "--runtime", engine, "--images", "1"]).0, 3);
+    }
+}
+
+#[test]
+fn formats_by_other_engines_rules_go_by_their_names() {
+    let model = config("llama-3.1-8b");
+    let vllm = [model.as_str(), "--runtime", "vllm", "--kv-fp8", "--memory", "20GiB", "--context", "131072"];
+    let (code, report, _) = ask(&vllm);
+    assert_eq!((code, &report["geometry"]["kv"]), (3, &json!("fp8")));
+    assert!(report["rules"].to_string().contains("fp8, one byte a value"), "{}", report["rules"]);
+    assert!(text(&vllm).1.contains("KV fp8,"));
+    // What is suggested can be asked for.
+    let near = &report["refusal"]["nearest"][0];
+    let [context, slots, chunk] = ["context", "slots", "prefill_chunk"].map(|key| near[key].to_string());
+    let kv = near["kv"].as_str().unwrap();
+    assert_eq!(kv, "fp8");
+    let again = [&model, "--runtime", "vllm", "--kv", kv, "--memory", "20GiB", "--context", &context];
+    let (code, report, said) = ask(&[&again[..], &["--slots", &slots, "--chunk", &chunk]].concat());
+    assert_eq!((code, &report["bytes"]["total"]), (0, &near["total"]), "{said}");
+    let quantised = [model.as_str(), "--runtime", "mlx", "--kv-bits", "4"];
+    let (_, report, _) = ask(&quantised);
+    assert_eq!((&report["geometry"]["kv"], &report["geometry"]["kv_bits"]), (&json!("f16"), &json!(4)));
+    assert!(text(&quantised).1.contains("KV f16 (full caches in 4 bits)"));
+    // The others do not have it, and an estimate of ours is one alone.
+    for engine in ["llama.cpp", "mlx"] {
+        assert_eq!(ask(&[&model, "--runtime", engine, "--kv", "fp8"]).0, 3, "{engine}");
+    }
+    let kv = |format| ask(&[&model, "--kv", format]).1["bytes"]["kv"].as_u64().unwrap();
+    assert_eq!(2 * kv("fp8"), kv("f16"));
+}
+
+#[test]
+fn one_more_token_costs_what_the_ladder_rises_by() {
+    for (model, token, pool) in [("gemma-3-12b-it", 65_536, 393_216), ("gpt-oss-20b", 24_576, 49_152)] {
+        let path = config(model);
+        let (_, report, _) = ask(&[&path, "--runtime", "vllm", "--context", "131072"]);
+        assert_eq!(
+            (&report["kv_bytes_per_token"], &report["pool_bytes_per_token"]),
+            (&json!(token), &json!(pool))
+        );
+        let rungs = report["ladder"].as_array().unwrap();
+        let [.., low, high] = rungs.as_slice() else { panic!("{rungs:?}") };
+        let of = |rung: &Value, key: &str| rung[key].as_u64().unwrap();
+        let rise = (of(high, "total") - of(low, "total")) / (of(high, "context") - of(low, "context"));
+        assert_eq!(rise, token, "{model}");
+        let said = text(&[&path, "--runtime", "vllm"]).1;
+        assert!(said.contains("as logs count them"), "{said}");
+    }
+}
+
+#[test]
+fn a_limit_that_ends_a_search_is_named() {
+    let path = config("qwen3.5-27b");
+    let asked = [path.as_str(), "--context", "32", "--chunk", "64", "--memory", "154GB"];
+    let (_, report, _) = ask(&asked);
+    assert_eq!(
+        (&report["largest"]["slots"], &report["largest"]["bounded_by"]["slots"]),
+        (&json!(135), &Value::Null)
+    );
+    let why = report["largest"]["stopped_by"]["slots"].as_str().unwrap();
+    assert!(why.contains("logits needs 135,086,080 bytes where the binding limit"), "{why}");
+    let why = report["frontier"]["stopped_by"].as_str().unwrap();
+    assert!(why.contains("binding limit"), "{why}");
+    let said = text(&asked).1;
+    assert!(
+        said.contains("not memory but a limit ends the slots") && said.contains("with 256 slots: "),
+        "{said}"
+    );
+    // Where memory ends it no limit is blamed.
+    let (_, report, _) = ask(&[&config("llama-3.1-8b"), "--memory", "16.2GB", "--context", "256"]);
+    assert!(report["largest"]["slots"].as_u64() > Some(0), "{}", report["largest"]);
+    let none = json!({"context": null, "slots": null, "prefill_chunk": null});
+    assert_eq!((&report["largest"]["stopped_by"], &report["frontier"]["stopped_by"]), (&none, &Value::Null));
+}
+
+#[test]
+fn an_image_beyond_the_cap_is_told_with_the_cap() {
+    let path = config("qwen3.5-27b");
+    let with = |size: &str| ask(&[&path, "--images", "1", "--context", "65536", "--image-size", size]);
+    let (_, report, said) = with("9000x9000");
+    assert!(said.contains("9000x9000") && said.contains("4096x4096"), "{said}");
+    assert!(report["warnings"].to_string().contains("4096x4096"), "{}", report["warnings"]);
+    for size in ["4096x4096", "8192x2048", "max"] {
+        assert_eq!(with(size).1["warnings"], json!([]), "{size}");
+    }
+}
+
+#[test]
+fn drafts_that_an_engine_does_not_hold_can_be_left_out() {
+    let path = config("mamba2-130m-hf");
+    let asked = [path.as_str(), "--runtime", "mlx", "--draft-depth", "1"];
+    let (code, report, said) = ask(&asked);
+    assert_eq!(code, 3);
+    assert!(!said.contains("own layers") && said.contains("drafting"), "{said}");
+    assert_eq!(report["refusal"]["nearest"][0]["draft_depth"], 0, "{}", report["refusal"]);
+    let (_, said) = text(&asked);
+    let flags = flags_of(&said);
+    assert_eq!(flags.trim(), "--draft-depth 0");
+    assert_eq!(
+        run(&with(&asked, &flags).iter().map(String::as_str).collect::<Vec<_>>()).status.code(),
+        Some(0)
+    );
+    // Layers that draft are named where there are any; less memory than that needs offers less still.
+    let (_, report, said) = ask(&[
+        &config("qwen3.5-27b"),
+        "--runtime",
+        "mlx",
+        "--draft-depth",
+        "1",
+        "--kv",
+        "q8_0",
+        "--memory",
+        "55GB",
+        "--context",
+        "131072",
+    ]);
+    assert!(said.contains("own layers"), "{said}");
+    let near = report["refusal"]["nearest"].as_array().unwrap();
+    assert!(
+        !near.is_empty()
+            && near.iter().all(|s| s["draft_depth"] == 0 && s["total"].as_u64() <= Some(55_000_000_000)),
+        "{near:?}"
+    );
+}

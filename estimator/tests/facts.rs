@@ -256,9 +256,9 @@ fn ours(f: &Fact<'_>) -> Result<f64, String> {
         "swa-11" => Ok(f.ask(&format!("--context {} --chunk 1", context(f)), kv)? / GIB),
         "swa-12" => {
             let flags = "--runtime vllm --context 131072";
-            let off = f.ask(&format!("{flags} --no-hybrid-kv"), "/kv_bytes_per_token")?;
+            let off = f.ask(&format!("{flags} --no-hybrid-kv"), "/pool_bytes_per_token")?;
             // With the manager the pool's tokens cost as much; what one request takes differs.
-            assert_eq!(f.ask(flags, "/kv_bytes_per_token")?, off);
+            assert_eq!(f.ask(flags, "/pool_bytes_per_token")?, off);
             let request = |flags: &str| f.ask(flags, kv);
             assert_eq!(request(&format!("{flags} --no-hybrid-kv"))?, 131072.0 * off);
             assert!(request(flags)? < 0.6 * request(&format!("{flags} --no-hybrid-kv"))?);
@@ -363,17 +363,18 @@ fn what_is_said_beside_the_figures_comes_out_too() {
 /// Start-up lines of vLLM: blocks, tokens of a pool, concurrency.
 #[test]
 fn vllm_pools_hold_what_its_logs_say() {
-    let price = |name: &str, context: u32, change: fn(&mut Options)| {
+    let price_in = |name: &str, context: u32, kv: KvStore, change: fn(&mut Options)| {
         let mut options = Options::default();
         change(&mut options);
         let geometry = Geometry { context, prefill_chunk: 8192, ..Geometry::default_for(context) };
+        let geometry = geometry.with_kv(KvPair { k: kv, v: kv });
         let price = peers::price(Engine::Vllm, &model(name), &geometry, &options).unwrap();
         price.paging.unwrap()
     };
+    let price = |name, context, change| price_in(name, context, KvStore::F16, change);
     let available = |gib: f64| (gib * GIB) as u64;
     assert_eq!(price("qwen3.5-27b", 32768, |_| ()).block, 784);
-    let fp8 = price("qwen3.5-27b", 32768, |o| {
-        o.vllm.fp8_kv = true;
+    let fp8 = price_in("qwen3.5-27b", 32768, KvStore::Fp8, |o| {
         o.vllm.mamba = plimsoll_estimator::peers::vllm::MambaCache::Align;
     });
     assert_eq!((fp8.block, fp8.group_size, fp8.groups), (1568, 16, 4));
@@ -405,8 +406,12 @@ fn mlx_caches_grow_by_their_step() {
     assert_eq!(cells(1, 512), (256, 256));
     assert_eq!(cells(257, 256), (512, 768));
     // Against a plain count of every push.
-    for (tokens, step) in [(1000u64, 1u64), (5000, 7), (5000, 300), (4097, 512), (3000, 255), (70_000, 1024)]
-    {
+    let some = [(1000u64, 1u64), (5000, 7), (5000, 300), (4097, 512), (3000, 255), (70_000, 1024)];
+    let steps = (1..512u64).chain([513, 640, 704, 1000, 1023, 1025, 2047, 2048, 3000]);
+    let all = steps.flat_map(|step| [1, 2, 37, 256, 300, 997].map(|pushes| (pushes * step + step / 3, step)));
+    // Prompts of hundreds of periods of a short step, too.
+    let long = [3u64, 5, 6, 7, 10, 12, 13, 129, 255].map(|step| (700_001, step));
+    for (tokens, step) in some.into_iter().chain(all.filter(|(tokens, _)| *tokens > 0)).chain(long) {
         let (mut cells_, mut fill, mut peak) = (0u64, 0u64, 0u64);
         let mut left = tokens - 1;
         while left > 0 || fill < tokens {

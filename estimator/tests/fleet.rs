@@ -176,3 +176,49 @@ fn a_file_that_is_none_is_an_error() {
     }
     assert_eq!(run(&["--fleet", "/nowhere/fleet.toml"]).status.code(), Some(5));
 }
+
+/// Errors of the form say where they are, in words of the form.
+#[test]
+fn a_slip_in_the_file_is_named_with_its_line() {
+    let model = "\n[[model]]\npath = \"models/gemma-3-270m.json\"\n";
+    for (name, row, line, said) in [
+        ("negative", "memory = -5", 3, "48GiB"),
+        ("float", "memory = 1.5", 3, "48GiB"),
+        ("list", "max_buffer = [1]", 3, "48GiB"),
+        ("unknown-key", "\ncolour = 3", 4, "colour"),
+        ("not-toml", "memory = = 3", 3, ""),
+    ] {
+        let text = format!("[[device]]\nname = \"odd\"\n{row}\n{model}");
+        let output = run(&["--fleet", &fleet(name, &text)]);
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {words}");
+        assert!(words.contains(&format!("line {line}: ")) && words.contains(said), "{name}: {words}");
+        assert!(!words.contains("Amount"), "{name}: {words}");
+    }
+}
+
+#[test]
+fn settings_of_the_shell_that_change_nothing_are_told() {
+    let path = fleet("shell", TEXT);
+    let with = |variables: &[(&str, &str)], json: bool| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll-estimate"));
+        for name in ["PLIMSOLL_MEMORY_LIMIT", "PLIMSOLL_RESERVE", "PLIMSOLL_CACHE_LIMIT"] {
+            command.env_remove(name);
+        }
+        command.envs(variables.iter().copied()).args(["--fleet", &path]);
+        if json { command.arg("--json").output().unwrap() } else { command.output().unwrap() }
+    };
+    let set = [("PLIMSOLL_MEMORY_LIMIT", "10GB"), ("PLIMSOLL_RESERVE", "1GB")];
+    let output = with(&set, true);
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["warnings"].as_array().unwrap().len(), 2);
+    for (name, _) in set {
+        assert!(said.contains(name) && report["warnings"].to_string().contains(name), "{said}");
+    }
+    let plain: Value = serde_json::from_slice(&with(&[], true).stdout).unwrap();
+    assert_eq!((&plain["cells"], plain["warnings"].as_array().unwrap().len()), (&report["cells"], 0));
+    // What is no amount is an error here as it is elsewhere.
+    assert_eq!(with(&[("PLIMSOLL_MEMORY_LIMIT", "many")], false).status.code(), Some(2));
+}

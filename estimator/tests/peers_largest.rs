@@ -131,6 +131,32 @@ fn every_number_is_tried_for_vllm() {
     holds(Engine::Vllm, &gemma(), &[llama(3, 1500), llama(1, MOST)], &geometry(1000, 2, 300));
 }
 
+/// However long the context, by any engine's rules, on little memory or much.
+#[test]
+fn contexts_without_measure_are_answered_at_once() {
+    let config = llama(32, 100_000);
+    let profile = Profile::webgpu_default();
+    let opened = model(&config);
+    for engine in Engine::ALL {
+        for context in [100_000, 1_000_001, 1 << 30] {
+            let mut company = Company::new(&[], None, &profile);
+            let options = Options::default();
+            let mut case =
+                Case { engine, options, opened: &opened, company: &mut company, profile: &profile };
+            let asked = geometry(context, 1, 2048);
+            let whole = geometry(context / 256 * 256, 1, 256);
+            // Between what whole growths need and what this context does no step fits, and all are tried.
+            let need = case.need(&whole);
+            for bytes in [1 << 20, need - 1, need, need + 1000, 4 * need] {
+                let begun = std::time::Instant::now();
+                case.answer(&asked, bytes);
+                let took = begun.elapsed();
+                assert!(took.as_millis() < 1500, "{engine:?} {context} {bytes}: {took:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn four_thousand_tokens_are_four_thousand() {
     // Where a cache of 4,096 cells is the last that fits, every context up to 4,096 is.

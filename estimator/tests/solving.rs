@@ -285,6 +285,35 @@ fn coefficients_make_the_total() {
     }
 }
 
+/// Parameters of KV ranges are fewer for some longer contexts: the formula has no fall of them in it, and says between
+/// which contexts its bound holds.
+#[test]
+fn coefficients_do_not_fall_with_the_context() {
+    let (_, model) = open("configs/phi-4.json");
+    let profile = Profile::webgpu_default();
+    let pricer = Pricer::new(&model, &profile);
+    for context in [8192, 20_000, 60_000, 82_573] {
+        let asked = Geometry {
+            context,
+            slots: 8,
+            prefill_chunk: 511,
+            kv: KvFormat::F32,
+            logit_rows: 8,
+            ..Geometry::default_for(8192)
+        };
+        let line = Coefficients::new(&pricer, &asked).unwrap();
+        assert!(line.io.per_page >= 0, "{context}: {:?}", line.io);
+        assert_eq!(line.io.contexts, [1024, context.max(model.context_max)]);
+        let [short, long] = line.io.contexts;
+        let priced = std::iter::successors(Some(short), |c| Some(2 * c)).take_while(|c| *c < long);
+        for there in priced.chain([context, long]) {
+            let price = pricer.price(&Geometry { context: there, ..asked.clone() }).unwrap();
+            let off = line.total(there, 8, 511).abs_diff(price.total());
+            assert!(off <= line.error_bound(), "{context}, {there}: {off}, {:?}", line.io);
+        }
+    }
+}
+
 #[test]
 fn reports_and_plans_come_back_from_json() {
     let (checkpoint, model) = open("configs/nemotron-3-nano-30b-a3b.json");

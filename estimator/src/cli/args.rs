@@ -75,7 +75,7 @@ pub struct GeometryArgs {
     /// Most tokens in a step [default: 512]
     #[arg(long, value_name = "TOKENS", value_parser = bytes::count)]
     pub chunk: Option<u32>,
-    /// How keys and values are stored: f32, f16 or q8_0, and for estimates also bf16 or q4_0 [default: f16]
+    /// How keys and values are stored: f32, f16 or q8_0, and for estimates also bf16, fp8 or q4_0 [default: f16]
     #[arg(long, value_name = "FORMAT", value_parser = kv)]
     pub kv: Option<KvStore>,
     /// Prefix snapshots kept: recurrent states and what sliding windows hold

@@ -9,8 +9,9 @@ use crate::chart::chart;
 use crate::company::Company;
 use crate::devices::{DeviceError, DeviceTable};
 use crate::error::{PlanError, grouped};
-use crate::geometry::{Geometry, KvPair, KvStore, MAX_DRAFT_DEPTH, Priced};
+use crate::geometry::{Geometry, Images, KvPair, KvStore, MAX_DRAFT_DEPTH, Priced};
 use crate::html;
+use crate::images;
 use crate::others::{Other, Others, Replaced, Role};
 use crate::peers;
 use crate::policy::{CacheLimit, MemoryPolicy};
@@ -286,6 +287,18 @@ pub fn warnings(context_max: u32, snapshot: u64, geometry: &Geometry) -> Vec<Str
     beyond.into_iter().chain(idle).collect()
 }
 
+/// What is said of images that the model does not read as they are.
+fn image_warning(model: &Model, geometry: &Geometry) -> Option<String> {
+    let Images { width, height, .. } = geometry.priced.images;
+    let tower = model.extras.vision.as_ref().filter(|tower| images::is_beyond(tower, width, height))?;
+    let cap = images::cap(tower);
+    Some(format!(
+        "--image-size {width}x{height} is beyond the cap of {}x{} pixels: such an image is scaled down to as many, and that is \
+         what is priced",
+        cap.width, cap.height
+    ))
+}
+
 /// Says them.
 pub fn note_warnings(model: &Model, geometry: &Geometry) -> Vec<String> {
     let warnings = warnings(model.context_max, snapshot_bytes(model, geometry), geometry);
@@ -354,6 +367,9 @@ pub fn run(
     policy.cache_limit().keeps(geometry.priced.snapshots, each).map_err(Failure::Usage)?;
     let mut warnings = note_warnings(&model, &geometry);
     warnings.extend(args.without_effect(&model).into_iter().inspect(|said| {
+        output::note(format_args!("plimsoll: {said}"));
+    }));
+    warnings.extend(image_warning(&model, &geometry).into_iter().inspect(|said| {
         output::note(format_args!("plimsoll: {said}"));
     }));
     let companions = companions(args)?;

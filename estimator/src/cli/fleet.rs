@@ -23,6 +23,7 @@ use crate::company::{Company, LoadRoom};
 use crate::devices::DeviceTable;
 use crate::error::PlanError;
 use crate::geometry::{Geometry, KvPair};
+use crate::policy::{CACHE_VARIABLE, MEMORY_VARIABLE, MemoryPolicy, RESERVE_VARIABLE};
 use crate::pricer::Pricer;
 use crate::solve::{End, Solver};
 use crate::verdict::Overhead;
@@ -31,7 +32,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_kernels::{Limits, Profile};
 use plimsoll_models::Model;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::de::{Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -41,11 +44,48 @@ const MAX_CELLS: usize = 100_000;
 const MAX_FILE: u64 = 16 << 20;
 
 /// Bytes as a number or as `48GiB`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Amount {
     Number(u64),
     Text(String),
+}
+
+impl<'d> Deserialize<'d> for Amount {
+    fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Amount;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes, as a number above 0 or a text like \"48GiB\"")
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Amount, E> {
+                let number = u64::try_from(number);
+                number
+                    .map(Amount::Number)
+                    .map_err(|_| E::invalid_value(Unexpected::Other("less than none"), &self))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Amount, E> {
+                Ok(Amount::Number(number))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Amount, E> {
+                Ok(Amount::Text(text.to_owned()))
+            }
+        }
+        from.deserialize_any(Reader)
+    }
+}
+
+/// What is wrong with the text, behind its line.
+fn at_line(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    match before {
+        Some(before) => format!("line {}: {}", before.matches('\n').count() + 1, error.message()),
+        None => error.message().to_owned(),
+    }
 }
 
 impl Amount {
@@ -124,6 +164,9 @@ pub struct FleetReport {
     pub refused: usize,
     pub cannot_price: usize,
     pub cells: Vec<Cell>,
+    /// Settings of the shell that change nothing here.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// A device as it is priced: its profile and what memory it has.
@@ -293,7 +336,7 @@ pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Fa
         return Err(wrong(format!("{size} bytes are too many for a list of devices, models and geometries")));
     }
     let text = std::fs::read_to_string(path).map_err(read)?;
-    let mut file: File = toml::from_str(&text).map_err(|e| wrong(e.message().to_owned()))?;
+    let mut file: File = toml::from_str(&text).map_err(|e| wrong(at_line(&text, &e)))?;
     // They are shown on terminals.
     if let Some(row) = file.device.iter().find(|row| row.name.chars().any(char::is_control)) {
         return Err(wrong(format!("device {:?}: expected a name without control characters", row.name)));
@@ -330,7 +373,25 @@ pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Fa
     let cells: Vec<Cell> = priced.into_iter().flatten().collect();
     let counted = |word: &str| cells.iter().filter(|c| c.verdict == word).count();
     let (fits, refused, cannot_price) = (counted("fits"), counted("refused"), counted("cannot_price"));
-    Ok(FleetReport { schema: crate::report::SCHEMA, fits, refused, cannot_price, cells })
+    Ok(FleetReport {
+        schema: crate::report::SCHEMA,
+        fits,
+        refused,
+        cannot_price,
+        cells,
+        warnings: Vec::new(),
+    })
+}
+
+/// What of the shell's settings says nothing of devices that a file names.
+fn without_effect(policy: &MemoryPolicy) -> Vec<String> {
+    let set = [
+        policy.memory().is_some().then_some(MEMORY_VARIABLE),
+        policy.reserve().is_some().then_some(RESERVE_VARIABLE),
+        policy.cache_limit().bytes.is_some().then_some(CACHE_VARIABLE),
+    ];
+    let said = |name| format!("{name} changes nothing with --fleet: its file says what each device has");
+    set.into_iter().flatten().map(said).collect()
 }
 
 /// Prices a fleet and shows what fits where.
@@ -347,7 +408,13 @@ pub fn show(path: &Path, asked: &Output) -> Result<(), Failure> {
         bar.set_length(all as u64);
         bar.inc(1);
     };
-    let report = run(path, &step)?;
+    // Those of the shell are not refused as the flags are: they may stand there for other work.
+    let policy = MemoryPolicy::from_environment().map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut report = run(path, &step)?;
+    report.warnings = without_effect(&policy);
+    for warning in &report.warnings {
+        output::note(format_args!("plimsoll: {warning}"));
+    }
     bar.finish_and_clear();
     if asked.verbose > 0 {
         let took = begun.elapsed().as_secs_f64() * 1e3;

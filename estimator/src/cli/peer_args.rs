@@ -1,7 +1,7 @@
 //! Flags of another engine's price: which engine, and how it is built and started.
 
 use super::Failure;
-use crate::geometry::{Geometry, Images};
+use crate::geometry::{Geometry, Images, KvPair, KvStore};
 use crate::peers::llama_cpp;
 use crate::peers::vllm::{self, MambaCache};
 use crate::peers::{Engine, Mla, Options, mlx};
@@ -107,7 +107,7 @@ pub struct PeerArgs {
     /// vllm: what recurrent layers keep: none, align (with prefix caching) or all [default: none]
     #[arg(long, value_name = "MODE", value_parser = mamba)]
     pub mamba_cache: Option<MambaCache>,
-    /// vllm: keys and values in one byte
+    /// vllm: keys and values in one byte, as with --kv fp8
     #[arg(long)]
     pub kv_fp8: bool,
     /// vllm: the share of the device that is taken at start [default: 0.92]
@@ -156,8 +156,10 @@ impl PeerArgs {
         }
     }
 
-    /// The geometry with the engine's own step where nobody asked for one.
+    /// The geometry with the engine's own format of keys and values, and its own step where nobody asked for one.
     pub fn geometry(&self, geometry: Geometry, chunk: Option<u32>) -> Geometry {
+        let fp8 = KvPair { k: KvStore::Fp8, v: KvStore::Fp8 };
+        let geometry = if self.kv_fp8 { geometry.with_kv(fp8) } else { geometry };
         match (self.engine(), chunk) {
             (Some(engine), None) => Geometry { prefill_chunk: engine.default_chunk(), ..geometry },
             _ => geometry,
@@ -181,7 +183,6 @@ impl PeerArgs {
                 hybrid: !self.no_hybrid_kv,
                 block: self.block_size.unwrap_or(default.vllm.block),
                 mamba: self.mamba_cache.unwrap_or_default(),
-                fp8_kv: self.kv_fp8,
                 utilization: self.gpu_memory_utilization.unwrap_or(default.vllm.utilization),
                 ..default.vllm
             },

@@ -84,11 +84,12 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
     }
     let _ = writeln!(
         text,
-        "geometry  context {}, slots {}, chunk {}, KV {}{}, on {}",
+        "geometry  context {}, slots {}, chunk {}, KV {}{}{}, on {}",
         g.context,
         g.slots,
         g.prefill_chunk,
         g.kv,
+        g.kv_bits.map_or(String::new(), |bits| format!(" (full caches in {bits} bits)")),
         drafts(g.draft_depth),
         report.profile
     );
@@ -145,6 +146,9 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
             let _ = writeln!(text, "no attention layer: every context costs the same");
         } else if let Some(bytes) = report.kv_bytes_per_token {
             let _ = writeln!(text, "one more token of context: {} bytes a slot", grouped(bytes));
+            if let Some(pool) = report.pool_bytes_per_token.filter(|pool| *pool != bytes) {
+                let _ = writeln!(text, "a token of the pool, as logs count them: {} bytes", grouped(pool));
+            }
         }
         // What a slot costs however long its sequence is.
         if let Some(bytes) = report.recurrent_bytes_per_slot.filter(|bytes| *bytes > 0) {
@@ -208,6 +212,9 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         let _ = writeln!(text, "frontier  slots × longest context: {}{end}", points.join(", "));
         if report.frontier.points.iter().any(|p| p.bounded_by.is_some()) {
             let _ = writeln!(text, "          + at least: no longer context is tried there");
+        }
+        if let (Some(why), Some(last)) = (&report.frontier.stopped_by, report.frontier.points.last()) {
+            let _ = writeln!(text, "          with {} slots: {why}", grouped(u64::from(last.slots) * 2));
         }
     }
     if report.budget.is_some() || on_adapter {
@@ -343,6 +350,13 @@ fn largest(report: &Report, text: &mut String) {
         number(fits.slots, ends.slots),
         number(fits.prefill_chunk, ends.prefill_chunk)
     );
+    let stops = &fits.stopped_by;
+    for (what, why) in [("context", &stops.context), ("slots", &stops.slots), ("chunk", &stops.prefill_chunk)]
+    {
+        if let Some(why) = why {
+            let _ = writeln!(text, "          not memory but a limit ends the {what}: with more, {why}");
+        }
+    }
 }
 
 fn verdict(report: &Report, text: &mut String) {

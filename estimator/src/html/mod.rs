@@ -55,7 +55,7 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
     )?;
     writeln!(
         out,
-        "<p class=\"soft\">{} ({}), {} parameters. Context {}, slots {}, chunk {}, KV {}, weights {}, on {}.</p>",
+        "<p class=\"soft\">{} ({}), {} parameters. Context {}, slots {}, chunk {}, KV {}{}, weights {}, on {}.</p>",
         Text(&model.architecture),
         Text(&model.source),
         grouped(model.parameters),
@@ -63,6 +63,7 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
         g.slots,
         g.prefill_chunk,
         Text(&g.kv),
+        g.kv_bits.map_or(String::new(), |bits| format!(" (full caches in {bits} bits)")),
         Text(&g.weights),
         Text(&report.profile),
     )?;

@@ -9,7 +9,7 @@
 
 use super::Engine;
 use crate::geometry::{Geometry, MAX_CONTEXT};
-use crate::report::{Ends, Fits};
+use crate::report::{Ends, Fits, Stops};
 use crate::solve::End;
 
 /// The most slots and the largest chunk that are tried.
@@ -41,7 +41,7 @@ impl Search<'_> {
                 .filter(|n| self.engine == Engine::Mlx && *n >= geometry.context)
                 .map(|_| End::Context)),
         };
-        Fits { context, slots, prefill_chunk, bounded_by }
+        Fits { context, slots, prefill_chunk, bounded_by, stopped_by: Stops::default() }
     }
 
     /// The context that the model was made for, as the engine counts it; 0 where it says none.
@@ -76,7 +76,25 @@ impl Search<'_> {
         }
         // From here on every slot has the fewest cells there are.
         let even = geometry.context.div_ceil(self.padding.max(1)).clamp(1, MOST);
-        last(even, MOST, fits).or_else(|| (1..even).rev().find(|n| fits(*n)))
+        last(even, MOST, fits).or_else(|| {
+            // Numbers of slots of as many cells each are a run, in which fewer never need more.
+            let cells = |slots: u32| {
+                (geometry.context.next_multiple_of(self.padding.max(1)) / slots).div_ceil(self.padding.max(1))
+            };
+            let mut end = even - 1;
+            while end > 0 {
+                let (mut first, mut before) = (end, 0);
+                while first - before > 1 {
+                    let middle = before + (first - before) / 2;
+                    if cells(middle) == cells(end) { first = middle } else { before = middle }
+                }
+                if let Some(found) = last(first, end, fits) {
+                    return Some(found);
+                }
+                end = first - 1;
+            }
+            None
+        })
     }
 
     fn chunk(&self, geometry: &Geometry) -> Option<u32> {

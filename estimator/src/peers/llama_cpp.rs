@@ -82,6 +82,9 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         let what = format!("does not keep values in {} without flash attention", pair.v.name());
         return Err(PeerError::Unsupported { engine: ENGINE, what });
     }
+    if [pair.k, pair.v].contains(&KvStore::Fp8) {
+        return Err(PeerError::Unsupported { engine: ENGINE, what: "has no KV format fp8".into() });
+    }
     let mla = options.mla.unwrap_or(Mla::Latent);
     let cells = Cells::new(geometry, own);
     let slides = slides::of(model);
@@ -155,6 +158,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         recurrent: bytes("recurrent state", sums.recurrent)?,
         host,
         kv_bytes_per_token: bytes("KV of a token", per_token)?,
+        pool_bytes_per_token: None,
         recurrent_bytes_per_slot: bytes("recurrent state", per_slot.saturating_mul(copies))?,
         largest,
         peak: None,

@@ -15,6 +15,7 @@ pub(crate) use report::START;
 pub use report::report;
 
 use crate::geometry::{Geometry, KvStore, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_SLOTS};
+use crate::images::MAX_IMAGES;
 use crate::report::KvBytes;
 use plimsoll_kernels::Format;
 use plimsoll_models::Model;
@@ -185,8 +186,10 @@ pub struct Price {
     pub recurrent: u64,
     /// What lies on the host beside it.
     pub host: Vec<Line>,
-    /// What one more token of context costs, past every window; of vLLM what a token of its pool costs.
+    /// What one more token of context costs a sequence, past every window.
     pub kv_bytes_per_token: u64,
+    /// vLLM: what a token of its pool costs, as start-up logs count them: all groups hold it.
+    pub pool_bytes_per_token: Option<u64>,
     /// What a sequence costs whatever its length.
     pub recurrent_bytes_per_slot: u64,
     /// The largest single allocation, where it is a closed form: scores that are not streamed.
@@ -236,11 +239,24 @@ pub fn price(
     range("slots", geometry.slots, 1, MAX_SLOTS)?;
     range("prefill_chunk", geometry.prefill_chunk, 1, MAX_CHUNK)?;
     range("draft_depth", geometry.draft_depth, 0, MAX_DRAFT_DEPTH)?;
-    match engine {
+    let images = geometry.priced.images.count;
+    if images > 0 && model.extras.vision.is_none() {
+        let expected = "0: this model reads no images, or how is not known".to_owned();
+        return Err(PeerError::Geometry { field: "images", expected, got: images.into() });
+    }
+    range("images", images, 0, MAX_IMAGES)?;
+    let mut price = match engine {
         Engine::LlamaCpp => llama_cpp::price(model, geometry, options),
         Engine::Vllm => vllm::price(model, geometry, options),
         Engine::Mlx => mlx::price(model, geometry, options),
+    }?;
+    if images > 0 {
+        price.rules.push(format!(
+            "images: the tower's weights are loaded, {} bytes however many images there are; what it holds while it reads them is not a closed form and not in the total, and their tokens are part of the context",
+            stored_bytes(model, Part::Vision)
+        ));
     }
+    Ok(price)
 }
 
 /// Bytes of the tensors of a part of a model in their stored formats; the text's are its matrices and vectors.
@@ -300,6 +316,7 @@ fn row(store: KvStore, heads: u128, width: u32) -> u128 {
     match store {
         KvStore::F32 => values.saturating_mul(4),
         KvStore::F16 | KvStore::Bf16 => values.saturating_mul(2),
+        KvStore::Fp8 => values,
         KvStore::Q8_0 => (values / 32).saturating_mul(34),
         KvStore::Q4_0 => (values / 32).saturating_mul(18),
     }

@@ -1,11 +1,12 @@
 //! An engine's price as the estimate's document.
 
 use super::largest::Search;
-use super::{Engine, Line, Options, PeerError, Price, price};
+use super::mlx::Held;
+use super::{Engine, Line, Options, PeerError, Price, loaded, price};
 use crate::budget::Budget;
 use crate::company::Company;
 use crate::error::{PlanError, grouped};
-use crate::geometry::{Geometry, KvPair, KvStore};
+use crate::geometry::{Geometry, Images, KvPair, KvStore, Priced};
 use crate::others::{Other, Role};
 use crate::report::{
     BudgetPart, Bytes, Exact, Fits, GeometryPart, Largest, Lever, ModelPart, OverheadPart, Question,
@@ -13,6 +14,7 @@ use crate::report::{
 };
 use crate::verdict::{self, Broke, Lasts, Refusal, Suggestion};
 use plimsoll_models::Model;
+use std::cell::OnceCell;
 
 /// What is refused where an engine does not start, whatever the geometry.
 pub(crate) const START: &str = "what vllm takes at start";
@@ -21,10 +23,12 @@ pub(crate) const START: &str = "what vllm takes at start";
 /// refusal in the document. The profile's limits of buffers and bindings are not asked.
 pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Report {
     let Question { checkpoint, model, geometry, profile, budget, overhead, company } = *question;
-    let asker = Asker { engine, model, options, budget, company, overhead: overhead.bytes };
+    let found = OnceCell::new();
+    let asker = Asker { engine, model, options, budget, company, overhead: overhead.bytes, found };
     let priced = price(engine, model, geometry, options);
     let (verdict, refusal) = asker.judge(&priced, geometry);
     let mut geometry_part = GeometryPart::of(model, geometry);
+    geometry_part.kv_bits = options.mlx.kv_bits.filter(|_| engine == Engine::Mlx);
     let mut rules = Vec::new();
     if let Ok(price) = &priced {
         geometry_part.page = price.page;
@@ -70,6 +74,7 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
             source: if overhead.measured { "measured" } else { "unknown" }.into(),
         },
         kv_bytes_per_token: told.map(|p| p.kv_bytes_per_token),
+        pool_bytes_per_token: told.and_then(|p| p.pool_bytes_per_token),
         recurrent_bytes_per_slot: told.map(|p| p.recurrent_bytes_per_slot),
         largest_allocation: told
             .and_then(|p| p.largest.clone())
@@ -142,6 +147,8 @@ struct Asker<'a> {
     /// What is beside, which grows with the geometry as the model does.
     company: Option<&'a Company<'a>>,
     overhead: u64,
+    /// The largest of each with the rest as asked, once they were looked for.
+    found: OnceCell<Fits>,
 }
 
 /// What stands against a geometry whatever the model takes with it.
@@ -207,9 +214,17 @@ impl Asker<'_> {
     }
 
     /// Geometries that fit, with one thing given up each: the step first, which costs no more than time; the formats of
-    /// keys and values where the engine does not have those.
+    /// keys and values, the images and the drafts where the engine does not have those.
     fn nearest(&self, geometry: &Geometry) -> Vec<Suggestion> {
-        let Fits { context, slots, prefill_chunk, .. } = self.searched(geometry);
+        if price(self.engine, self.model, geometry, self.options).is_err() {
+            return self.mended(geometry);
+        }
+        self.smaller(geometry, self.found.get_or_init(|| self.searched(geometry)))
+    }
+
+    /// Of a geometry that has a price.
+    fn smaller(&self, geometry: &Geometry, largest: &Fits) -> Vec<Suggestion> {
+        let Fits { context, slots, prefill_chunk, .. } = *largest;
         let context = context.filter(|n| *n < geometry.context);
         let slots = slots.filter(|n| *n < geometry.slots);
         let chunk = prefill_chunk.filter(|n| *n < geometry.prefill_chunk);
@@ -220,16 +235,41 @@ impl Asker<'_> {
         let shorter = context.map(|context| Geometry { context, ..geometry.clone() });
         let fewer = slots.map(|slots| crate::solve::with_slots(geometry, slots));
         let smaller = chunk.map(|prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() });
-        let near: Vec<Suggestion> =
-            smaller.into_iter().chain(shorter).chain(fewer).filter_map(other).collect();
-        if !near.is_empty() || price(self.engine, self.model, geometry, self.options).is_ok() {
-            return near;
+        smaller.into_iter().chain(shorter).chain(fewer).filter_map(other).collect()
+    }
+
+    /// Of one that the engine does not start with: with as little of it given up as there needs to be, and what of those
+    /// fits; where none does, what is smaller.
+    fn mended(&self, geometry: &Geometry) -> Vec<Suggestion> {
+        let mut mended: Vec<(usize, u64, Geometry)> = Vec::new();
+        let without = Geometry { draft_depth: 0, ..geometry.clone() };
+        for drafts in [geometry, &without] {
+            let priced = Priced { images: Images::default(), ..drafts.priced.clone() };
+            for images in [drafts, &Geometry { priced, ..drafts.clone() }] {
+                let stores = KvStore::ALL.map(|kv| images.clone().with_kv(KvPair { k: kv, v: kv }));
+                for g in std::iter::once(images.clone()).chain(stores) {
+                    let changes = usize::from(g.draft_depth != geometry.draft_depth)
+                        + usize::from(g.priced.images != geometry.priced.images)
+                        + usize::from(g.kv_pair() != geometry.kv_pair());
+                    if let Some(total) = self.total(&g) {
+                        mended.push((changes, total, g));
+                    }
+                }
+            }
         }
-        let stores = KvStore::ALL.map(|kv| geometry.clone().with_kv(KvPair { k: kv, v: kv }));
-        let fits = |g: &Geometry| self.total(g).is_some_and(|total| self.fits(g, total) != Some(false));
-        let mut near: Vec<Suggestion> = stores.into_iter().filter(fits).filter_map(other).collect();
-        near.sort_by_key(|suggestion| suggestion.total);
-        near
+        mended.sort_by_key(|(changes, total, _)| (*changes, *total));
+        mended.dedup_by(|(.., a), (.., b)| a == b);
+        let Some(least) = mended.first().map(|(changes, ..)| *changes) else {
+            // Then it is a number out of range, or the allocation is past its limit.
+            return self.smaller(geometry, &self.searched(geometry));
+        };
+        mended.retain(|(changes, ..)| *changes == least);
+        let fitting = mended.iter().filter(|(_, total, g)| self.fits(g, *total) != Some(false));
+        let near: Vec<Suggestion> = fitting.map(|(_, total, g)| Suggestion::new(g.clone(), *total)).collect();
+        match mended.first() {
+            Some((.., g)) if near.is_empty() => self.smaller(g, &self.searched(g)),
+            _ => near,
+        }
     }
 
     fn judge(&self, priced: &Result<Price, PeerError>, geometry: &Geometry) -> (String, Option<RefusalPart>) {
@@ -366,11 +406,25 @@ impl Asker<'_> {
         if self.budget.is_none() && self.options.max_allocation.is_none() {
             return Fits::default();
         }
-        self.searched(geometry)
+        self.found.get_or_init(|| self.searched(geometry)).clone()
     }
 
     fn searched(&self, geometry: &Geometry) -> Fits {
-        let fits = |g: &Geometry| self.total(g).is_some_and(|total| self.fits(g, total) != Some(false));
+        // MLX takes trying every number: what the model alone is too large for is known in no time.
+        let held = (self.engine == Engine::Mlx)
+            .then(|| Held::new(self.model, geometry, self.options).ok())
+            .flatten();
+        let beside = loaded(self.model, geometry).saturating_add(self.overhead);
+        let most =
+            self.company.and_then(|company| company.ceiling).or(self.budget.map(|budget| budget.bytes));
+        let may = |g: &Geometry| match (&held, most) {
+            (Some(held), Some(most)) => {
+                held.sums(g).is_ok_and(|sums| sums.total().saturating_add(beside.into()) <= most.into())
+            }
+            _ => true,
+        };
+        let fits =
+            |g: &Geometry| may(g) && self.total(g).is_some_and(|total| self.fits(g, total) != Some(false));
         let padding = self.options.llama_cpp.cell_padding;
         Search { engine: self.engine, context_max: self.model.context_max, padding, fits: &fits }
             .all(geometry)

@@ -57,22 +57,13 @@ pub struct Options {
     pub mamba: MambaCache,
     /// Bytes of a value of a recurrent state: 4, or 2 where the configuration does not say float32.
     pub state_bytes: u32,
-    /// Keys and values in one byte.
-    pub fp8_kv: bool,
     /// The share of the device that it takes.
     pub utilization: f64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            hybrid: true,
-            block: 16,
-            mamba: MambaCache::None,
-            state_bytes: 4,
-            fp8_kv: false,
-            utilization: 0.92,
-        }
+        Self { hybrid: true, block: 16, mamba: MambaCache::None, state_bytes: 4, utilization: 0.92 }
     }
 }
 
@@ -153,7 +144,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     let own = &options.vllm;
     let pair = geometry.kv_pair();
     let size = |store: KvStore| match store {
-        _ if own.fp8_kv => Ok(1),
+        KvStore::Fp8 => Ok(1),
         KvStore::F16 | KvStore::Bf16 => Ok(2u128),
         KvStore::F32 => Ok(4),
         KvStore::Q8_0 | KvStore::Q4_0 => {
@@ -167,7 +158,6 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     let depth = u128::from(geometry.draft_depth);
 
     let mut layers: Vec<Layers> = Vec::new();
-    let mut marginal = 0u128;
     let drafted = model.extras.draft.iter().filter(|s| geometry.draft_depth > 0 && s.recurrent().is_none());
     let states = model.states.iter().map(|s| (s, false)).chain(drafted.map(|s| (s, true)));
     for (state, drafting) in states {
@@ -189,9 +179,6 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
                 .saturating_add(product(&[heads, value.into(), value_size])),
             (None, None) => continue,
         };
-        if matches!(kind, Kind::Full | Kind::Latent) {
-            marginal = marginal.saturating_add(unit);
-        }
         let drafting = u64::from(drafting);
         match layers.iter_mut().find(|l| l.kind == kind && l.unit == unit) {
             Some(alike) => {
@@ -205,6 +192,9 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     let mut rules = vec![
         "context is max_model_len of one sequence, chunk max_num_batched_tokens; slots multiply".to_owned(),
     ];
+    if [pair.k, pair.v].contains(&KvStore::Fp8) && layers.iter().any(|l| l.kind.attention()) {
+        rules.push("keys and values in fp8, one byte a value, without their scales".into());
+    }
     let sliding = model.states.iter().any(|s| matches!(s, State::KvSliding { .. }));
     if sliding {
         rules.push(if own.hybrid {
@@ -235,6 +225,8 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     let mut sums = Sums::default();
     let mut request_blocks = 0u64;
     let (mut state_blocks, mut attention_groups) = (0u64, 0u64);
+    // What grows with a sequence past every window.
+    let mut marginal = 0u128;
     for l in &layers {
         let blocks = blocks(l, geometry, own);
         let groups = if alike { 1 } else { of_groups(l) };
@@ -250,6 +242,10 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
             Kind::Recurrent => &mut sums.recurrent,
         };
         *sum = sum.saturating_add(rest);
+        if matches!(l.kind, Kind::Full | Kind::Latent) {
+            let rise = product(&[groups.into(), bytes_of_block]) / u128::from(l.block.max(1));
+            marginal = marginal.saturating_add(rise);
+        }
         if l.kind.attention() {
             attention_groups += groups;
         } else {
@@ -297,7 +293,8 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         kv_by_kind,
         recurrent: bytes("recurrent state", sums.recurrent)?,
         host: Vec::new(),
-        kv_bytes_per_token: bytes("KV of a token", token)?,
+        kv_bytes_per_token: bytes("KV of a token", marginal)?,
+        pool_bytes_per_token: Some(bytes("KV of a token", token)?),
         recurrent_bytes_per_slot: bytes("recurrent state", product(&[state_blocks.into(), group_bytes]))?,
         largest: None,
         peak: None,

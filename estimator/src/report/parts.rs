@@ -51,6 +51,7 @@ impl GeometryPart {
             snapshots: geometry.priced.snapshots,
             page: PAGE,
             logit_rows: geometry.logit_rows,
+            kv_bits: None,
         }
     }
 }

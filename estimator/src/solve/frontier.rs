@@ -2,6 +2,7 @@
 
 use super::{Beside, End, Frontier, FrontierPoint, MOST_SLOTS, Solver, with_slots};
 use crate::geometry::Geometry;
+use plimsoll_kernels::step::PAGE;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -51,7 +52,14 @@ impl<'a> Search<'a> {
         let in_turn = found.into_iter().zip(0u32..).take_while(|((doublings, _), turn)| doublings == turn);
         let points: Vec<FrontierPoint> = in_turn.map(|((_, (point, _)), _)| point).collect();
         let bounded_by = points.last().filter(|last| last.slots >= MOST_SLOTS).map(|_| End::Search);
-        Frontier { points, bounded_by }
+        // With the shortest context that the last has: what twice the slots break then is not its length.
+        let next = points.last().filter(|_| bounded_by.is_none()).and_then(|last| last.slots.checked_mul(2));
+        let stopped_by = next.and_then(|slots| {
+            let twice = with_slots(self.geometry, slots);
+            let context = self.solver.first_page(&twice).saturating_mul(PAGE);
+            self.solver.limit(&Geometry { context, ..twice })
+        });
+        Frontier { points, bounded_by, stopped_by }
     }
 
     fn point(&self, doublings: u32, slots: u32) -> Option<Found> {
