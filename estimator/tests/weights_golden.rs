@@ -147,3 +147,32 @@ fn packed_and_gguf_checkpoints_are_recast_as_plain_ones_are() {
         }
     }
 }
+
+/// Bytes that an index states are held against those that are priced, with the shards and without.
+#[test]
+fn bytes_that_an_index_states_are_compared() {
+    let folder = std::env::temp_dir().join(format!("plimsoll-stated-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(golden().join("llama/config.json"), folder.join("config.json")).unwrap();
+    let (whole, _) = open("llama");
+    let map: serde_json::Map<String, Value> =
+        whole.tensors().map(|t| (t.name.clone(), "a.safetensors".into())).collect();
+    let note = |size: u64| {
+        let index = serde_json::json!({"metadata": {"total_size": size}, "weight_map": map});
+        std::fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+        let (checkpoint, model) = build(Checkpoint::open(&folder).unwrap());
+        (
+            plimsoll_estimator::weights::stated_note(&checkpoint, &model),
+            bytes_by_part(&checkpoint, &model).total(),
+        )
+    };
+    let (told, implied) = note(5);
+    let told = told.unwrap();
+    assert!(told.contains("states 5 bytes") && told.contains("are priced have"), "{told}");
+    assert_eq!(note(implied).0, None);
+    assert!(note(implied + 1).0.is_some());
+    std::fs::copy(golden().join("llama/model.safetensors"), folder.join("a.safetensors")).unwrap();
+    assert_eq!(note(whole.checkpoint_bytes()).0, None);
+    assert!(note(whole.checkpoint_bytes() - 1).0.is_some());
+    std::fs::remove_dir_all(&folder).unwrap();
+}

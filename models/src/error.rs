@@ -151,6 +151,9 @@ pub enum HubReason {
     /// An answer that contradicts what was asked for.
     #[error("the server's answer is not what was asked for")]
     Malformed,
+    /// What the cache has contradicts itself, and the network is not to be used.
+    #[error("what the cache has is damaged: delete it, or let it be read anew without HF_HUB_OFFLINE")]
+    Cache,
     /// The network is not to be used, and the cache does not have it.
     #[error("not in the cache, and HF_HUB_OFFLINE forbids to ask")]
     Offline,

@@ -8,6 +8,7 @@ pub mod graph;
 pub mod hub;
 pub mod model;
 pub mod rope;
+pub mod text;
 pub mod threads;
 pub mod tokenizer;
 pub mod zoo;

@@ -324,6 +324,36 @@ pub enum Part {
     Other,
 }
 
+/// Beginnings of the names of tensors that read images, and of those that draft tokens, in the spellings of
+/// safetensors and GGUF.
+const VISION: [&str; 10] = [
+    "vision_tower.",
+    "vision_model.",
+    "multi_modal_projector.",
+    "visual.",
+    "model.visual.",
+    "model.vision",
+    "model.multi_modal_projector.",
+    "model.embed_vision.",
+    "v.",
+    "mm.",
+];
+const DRAFT: [&str; 3] = ["mtp.", "model.mtp", "nextn."];
+
+impl Part {
+    /// What reads a tensor that the text model does not read, by its name.
+    pub fn beside(name: &str) -> Self {
+        let begins = |names: &[&str]| names.iter().any(|n| name.starts_with(n));
+        if begins(&VISION) {
+            Part::Vision
+        } else if begins(&DRAFT) || name.contains(".nextn.") {
+            Part::Draft
+        } else {
+            Part::Other
+        }
+    }
+}
+
 /// Tensors of equal shape that the text model does not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beside {

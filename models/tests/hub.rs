@@ -214,9 +214,24 @@ fn what_was_read_is_kept_by_commit() {
     for file in files(damaged) {
         std::fs::write(&file, [&300_000u64.to_le_bytes()[..], &[9; 70_000]].concat()).unwrap();
     }
-    assert!(open("hf:o/n", &offline).unwrap_err().is_bad_input());
+    let error = open("hf:o/n", &offline).unwrap_err();
+    assert!(error.to_string().contains(cache.to_str().unwrap()), "the folder is named: {error}");
+    assert_eq!(reason(Err(error)), HubReason::Cache);
     assert!(open("hf:o/n", &online).unwrap().bytes_read().network > 0);
     assert!(open("hf:o/n", &offline).is_ok(), "and what was read anew was kept");
+    for bytes in [&b""[..], &[0x93; 5000]] {
+        for file in walk(&cache.join("hub")) {
+            std::fs::write(&file, bytes).unwrap();
+        }
+        assert!(open("hf:o/n", &online).unwrap().bytes_read().network > 0, "{} bytes", bytes.len());
+        assert!(open("hf:o/n", &offline).is_ok());
+        for file in walk(&cache.join("hub")).into_iter().filter(|p| p.ends_with("config.json")) {
+            std::fs::write(&file, bytes).unwrap();
+        }
+        let error = open("hf:o/n", &offline).unwrap_err().to_string();
+        assert!(error.contains("hf:o/n/config.json") && error.contains("damaged"), "{error}");
+        assert!(open("hf:o/n", &online).is_ok());
+    }
     // A place that cannot be written is no cache, and no error.
     let nowhere = HubOptions { cache: Some(PathBuf::from("/proc/nowhere")), ..options(&server) };
     assert!(open("hf:o/n", &nowhere).is_ok());

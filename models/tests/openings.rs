@@ -40,8 +40,16 @@ fn build(config: &str) -> Result<Model, ModelError> {
 fn weights_that_are_not_read_are_told() {
     let text = config().to_string();
     let config = ("config.json", text.as_bytes());
-    let index =
-        ("model.safetensors.index.json", &br#"{"weight_map": {"lm_head.weight": "a.safetensors"}}"#[..]);
+    let layer =
+        ["input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+    let attention = ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| format!("self_attn.{part}"));
+    let layer = layer.map(str::to_owned).into_iter().chain(attention);
+    let names = layer
+        .map(|part| format!("model.layers.0.{part}.weight"))
+        .chain(["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"].map(str::to_owned));
+    let map: serde_json::Map<String, Value> = names.map(|name| (name, json!("a.safetensors"))).collect();
+    let map = json!({"weight_map": map}).to_string();
+    let index = ("model.safetensors.index.json", map.as_bytes());
     let alone = directory("alone", &[config]);
     assert_eq!(notes(&alone), "");
     let indexed = directory("indexed", &[config, index]);

@@ -102,6 +102,26 @@ fn damaged_headers_are_refused() {
 }
 
 #[test]
+fn a_name_that_a_header_has_twice_is_refused() {
+    let dir = scratch("twice");
+    let one = ONE.strip_suffix('}').unwrap();
+    let twice = format!(r#"{one},"c":{{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}}}"#);
+    let file = dir.join("model.safetensors");
+    fs::write(&file, safetensors(&twice, 8)).unwrap();
+    fails(Checkpoint::open(&file), &["\"c\"", "twice"]);
+}
+
+#[test]
+fn a_directory_without_a_model_says_what_there_is() {
+    let dir = scratch("without");
+    fails(Checkpoint::open(&dir), &["got neither"]);
+    fs::write(dir.join("model-00002-of-00003.safetensors"), safetensors(ONE, 4)).unwrap();
+    fails(Checkpoint::open(&dir), &["got weights, and nothing that says what they are"]);
+    fs::create_dir(dir.join("config.json")).unwrap();
+    fails(Checkpoint::open(&dir), &["config.json that is no regular file"]);
+}
+
+#[test]
 fn directories_and_files_that_are_no_model() {
     let dir = scratch("no_model");
     fails(Checkpoint::open(&dir), &["config.json or one .gguf"]);

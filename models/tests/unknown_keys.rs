@@ -1,7 +1,7 @@
 //! Keys that look as if they cost memory and that the family at hand does not read are told, whoever else reads them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use plimsoll_models::{Checkpoint, Registry};
+use plimsoll_models::{Checkpoint, ModelError, Registry};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -64,6 +64,26 @@ fn keys_of_other_families_are_told() {
         ("num_kv_shared_layers", json!(2)),
         ("moe_latent_size", json!(1024)),
         ("block_configs", json!([{"block_type": "moe"}])),
+        ("hybrid_override_pattern", json!("M*M*")),
+        ("layers_block_type", json!(["mamba", "attention"])),
+        ("block_types", json!(["recurrent", "attention"])),
+        ("full_attention_interval", json!(4)),
+        ("attn_layer_period", json!(4)),
+        ("mamba_num_heads", json!(64)),
+        ("linear_num_value_heads", json!(32)),
+        ("lru_width", json!(4096)),
+        ("ssm_cfg", json!({"d_state": 128})),
+        ("cross_attention_layers", json!([3, 8])),
+        ("encoder_layers", json!(12)),
+        ("is_encoder_decoder", json!(true)),
+        ("vision_config", json!({"model_type": "clip_vision_model"})),
+        ("audio_config", json!({"hidden_size": 1024})),
+        ("global_head_dim", json!(512)),
+        ("num_global_key_value_heads", json!(4)),
+        ("num_meta_tokens", json!(128)),
+        ("kv_heads", json!(4)),
+        ("lora_rank", json!(64)),
+        ("attention_chunk_size", json!(8192)),
     ];
     // What each of these reads itself, or refuses.
     for (config, own) in [
@@ -71,7 +91,8 @@ fn keys_of_other_families_are_told() {
         ("qwen3-8b", &["sliding_window"][..]),
         ("phi-4", &["sliding_window"][..]),
         ("mamba2-130m-hf", &["ssm_state_size", "mamba_d_state"][..]),
-        ("gemma-3-12b-it", &["sliding_window"][..]),
+        // It has a tower that is known.
+        ("gemma-3-12b-it", &["sliding_window", "vision_config"][..]),
         ("gpt-oss-20b", &["sliding_window", "num_experts", "num_local_experts"][..]),
         (
             "qwen3-30b-a3b",
@@ -112,4 +133,133 @@ fn a_window_that_is_not_used_is_no_unknown_key() {
     qwen["sliding_window"] = json!(4096);
     qwen.as_object_mut().unwrap().remove("use_sliding_window");
     assert_eq!(unknown(&qwen), Vec::<String>::new());
+}
+
+/// Lists that say of a layer what it is are held against what is priced, also where the family reads no such list.
+#[test]
+fn a_list_of_layers_is_held_against_the_price() {
+    let build = |config: &Value| {
+        let checkpoint = Checkpoint::from_config_bytes(config.to_string().as_bytes(), "layers").unwrap();
+        Registry::standard().build(&checkpoint)
+    };
+    for (config, own, others) in [
+        ("llama-3.1-8b", "full_attention", ["sliding_attention", "linear_attention"]),
+        ("qwen3-8b", "full_attention", ["sliding_attention", "linear_attention"]),
+        ("qwen3-30b-a3b", "full_attention", ["sliding_attention", "chunked"]),
+        ("deepseek-v3", "full_attention", ["sliding_attention", "linear_attention"]),
+        ("mamba2-130m-hf", "mamba", ["full_attention", "sliding_attention"]),
+    ] {
+        let mut changed = published(&format!("../tests/data/configs/{config}.json"));
+        let layers = changed["num_hidden_layers"].as_u64().unwrap() as usize;
+        changed["layer_types"] = json!(vec![own; layers]);
+        assert_eq!(unknown(&changed), Vec::<String>::new(), "{config}");
+        for other in others {
+            let mut kinds = vec![own; layers];
+            kinds[layers - 1] = other;
+            changed["layer_types"] = json!(kinds);
+            let error = build(&changed).unwrap_err();
+            assert!(matches!(error, ModelError::Unsupported { .. }), "{config}: {error}");
+            let said = error.to_string();
+            assert!(said.contains(other) && said.contains(&format!("layer {}", layers - 1)), "{said}");
+        }
+        changed["layer_types"] = json!(vec![own; layers - 1]);
+        assert!(matches!(build(&changed), Err(ModelError::Field { .. })), "{config}");
+    }
+}
+
+#[test]
+fn a_key_that_is_no_plain_name_is_told_in_quotes() {
+    let mut changed = published("../tests/data/configs/llama-3.1-8b.json");
+    changed["evil_cache\u{1b}[31m"] = json!(5);
+    assert_eq!(unknown(&changed), [r#""evil_cache\u{1b}[31m""#]);
+}
+
+/// A format of keys and values beside that of the weights, wherever it is stated.
+#[test]
+fn a_format_of_keys_and_values_is_told() {
+    let told = |notes: &[String], key: &str| {
+        notes.iter().filter(|n| n.contains(key) && n.contains("is not followed")).count()
+    };
+    let gemma = published("../tests/data/configs/gemma-4-31b-it-nvfp4.json");
+    let said = notes(&gemma);
+    assert_eq!(
+        told(&said, "quantization_config.kv_cache_scheme asks for keys and values of 8 bits"),
+        1,
+        "{said:?}"
+    );
+    let mut none = gemma.clone();
+    none["quantization_config"]["kv_cache_scheme"] = Value::Null;
+    assert_eq!(told(&notes(&none), "kv_cache"), 0);
+    let llama = published("../tests/data/configs/llama-3.1-8b.json").to_string();
+    for (algo, times) in [(json!("FP8"), 1), (Value::Null, 0)] {
+        let file = json!({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": algo}}).to_string();
+        let checkpoint = Checkpoint::from_config_bytes(llama.as_bytes(), "kv").unwrap();
+        let files = vec![("hf_quant_config.json".to_owned(), file.into_bytes())];
+        let model = Registry::standard().build(&checkpoint.with_side_files(files).unwrap()).unwrap();
+        assert_eq!(
+            told(&model.notes, "hf_quant_config.json.kv_cache_quant_algo"),
+            times,
+            "{:?}",
+            model.notes
+        );
+    }
+}
+
+/// What is beside the text model is told of every family alike.
+#[test]
+fn towers_and_drafts_are_told_whichever_family_has_them() {
+    for (config, tower, drafts) in [
+        ("gemma-3-12b-it", true, false),
+        ("gemma-4-31b-it-nvfp4", true, false),
+        ("qwen3.5-27b", true, true),
+        ("deepseek-v3", false, true),
+        ("nemotron-3.5-lightning-30b-a3b-nvfp4", false, true),
+        ("llama-3.1-8b", false, false),
+        ("gemma-3-270m", false, false),
+    ] {
+        let notes = notes(&published(&format!("../tests/data/configs/{config}.json")));
+        let told = |what: &str| notes.iter().filter(|n| n.starts_with(what)).count();
+        let tower_told = told("the tower that reads images is left out unless images are asked for");
+        assert_eq!(tower_told, usize::from(tower), "{config}: {notes:?}");
+        let drafts_told =
+            told("the layers that predict further tokens are left out unless drafts are asked for");
+        assert_eq!(drafts_told, usize::from(drafts), "{config}: {notes:?}");
+    }
+}
+
+#[test]
+fn a_window_of_null_is_told_and_intervals_agree() {
+    for (config, window) in [("gemma-3-12b-it", 4096), ("gpt-oss-20b", 128), ("gemma-4-31b-it-nvfp4", 512)] {
+        let mut changed = published(&format!("../tests/data/configs/{config}.json"));
+        let text =
+            if changed.get("text_config").is_some() { &mut changed["text_config"] } else { &mut changed };
+        text["sliding_window"] = Value::Null;
+        let notes = notes(&changed);
+        let expected = format!("sliding_window is null: priced with the {window} of this family's class");
+        assert!(notes.contains(&expected), "{config}: {notes:?}");
+    }
+    let mut gemma = published("../tests/data/configs/gemma-3-270m.json");
+    gemma.as_object_mut().unwrap().remove("layer_types");
+    gemma["sliding_window_pattern"] = json!(6);
+    for (other, fits) in [(6, true), (5, false)] {
+        gemma["_sliding_window_pattern"] = json!(other);
+        let checkpoint = Checkpoint::from_config_bytes(gemma.to_string().as_bytes(), "keys").unwrap();
+        assert_eq!(Registry::standard().build(&checkpoint).is_ok(), fits);
+    }
+}
+
+#[test]
+fn numbers_that_no_float_holds_are_shown_as_they_were_written() {
+    let text = published("../tests/data/configs/mamba2-130m-hf.json").to_string();
+    let build = |text: &str| {
+        let checkpoint = Checkpoint::from_config_bytes(text.as_bytes(), "numbers").unwrap();
+        Registry::standard().build(&checkpoint).unwrap_err().to_string()
+    };
+    let mut changed = serde_json::from_str::<Value>(&text).unwrap();
+    changed["expand"] = json!("HERE");
+    let said = build(&changed.to_string().replace("\"HERE\"", "Infinity"));
+    assert!(said.ends_with("got Infinity"), "{said}");
+    changed["expand"] = json!(2.3);
+    let said = build(&changed.to_string());
+    assert!(said.contains("expand × hidden_size, 2.3 × 768,"), "{said}");
 }

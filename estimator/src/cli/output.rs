@@ -1,31 +1,54 @@
-//! Writing: standard output may close at any time, and that is no fault.
+//! Writing: standard output may close at any time, and that is no fault. All that is written passes here, and with it
+//! whatever strangers put into names, keys and messages: what would steer a terminal is replaced.
 
 use super::Failure;
+use plimsoll_models::text::{is_printable, printable};
 use serde::Serialize;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 use std::path::Path;
+
+/// Text on its way to a terminal, a log or a page that shows one.
+struct Shown<'w>(&'w mut String);
+
+impl fmt::Write for Shown<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend(text.chars().map(printable));
+        Ok(())
+    }
+}
+
+fn shown(text: fmt::Arguments<'_>) -> io::Result<String> {
+    let mut out = String::new();
+    Shown(&mut out).write_fmt(text).map_err(io::Error::other)?;
+    Ok(out)
+}
 
 /// Writes to standard output.
 ///
 /// # Errors
 /// [`Failure::Closed`] when nobody reads it, [`Failure::Standard`] otherwise.
 pub fn print(text: fmt::Arguments<'_>) -> Result<(), Failure> {
+    let text = shown(text)?;
     let mut out = io::stdout().lock();
-    out.write_fmt(text)?;
+    out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
 /// Writes a line to standard error; whoever closed it does not want it.
 pub fn note(text: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    if let Ok(text) = shown(text) {
+        let _ = io::stderr().lock().write_all((text + "\n").as_bytes());
+    }
 }
 
 /// Writes to standard error without ending the line.
 pub fn hint(text: fmt::Arguments<'_>) {
-    let mut err = io::stderr().lock();
-    let _ = err.write_fmt(text);
-    let _ = err.flush();
+    if let Ok(text) = shown(text) {
+        let mut err = io::stderr().lock();
+        let _ = err.write_all(text.as_bytes());
+        let _ = err.flush();
+    }
 }
 
 /// Whether `path` can be written: tried before minutes are spent on what would go into it.
@@ -98,13 +121,27 @@ pub fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// Writes one JSON document.
+/// Writes one JSON document. What is not printable is spelt by its number, so that it says what it said.
 ///
 /// # Errors
 /// As [`print()`].
 pub fn document(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other)?;
-    print(format_args!("{text}\n"))
+    print(format_args!("{}\n", spelt(&text)))
+}
+
+/// JSON in which such characters are escaped; they can only stand within strings.
+fn spelt(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_printable(c) || c == '\n' {
+            out.push(c);
+        } else {
+            // Strings take whatever is written.
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        }
+    }
+    out
 }
 
 /// The middle of a sorted copy; of an even number the mean of the two.
@@ -121,7 +158,7 @@ pub fn median(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{file, median};
+    use super::{file, median, shown, spelt};
 
     #[test]
     fn a_file_is_replaced_and_a_link_is_written_through() {
@@ -148,6 +185,16 @@ mod tests {
         assert!(file(&folder, b"").is_err(), "a folder");
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside it");
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_steers_a_terminal_is_not_written() {
+        let text = shown(format_args!("a{}\tb\n", "\u{1b}[31m\u{9b}\u{202e}\r\u{7f}é")).unwrap_or_default();
+        assert_eq!(text, "a\u{fffd}[31m\u{fffd}\u{fffd}\u{fffd}\u{fffd}é\tb\n");
+        let value = "\u{1b}\u{9b}\u{202e}é";
+        let json = spelt(&serde_json::json!([value]).to_string());
+        assert_eq!(json, "[\"\\u001b\\u009b\\u202eé\"]");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&json).unwrap_or_default(), [value]);
     }
 
     #[test]

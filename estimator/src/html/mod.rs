@@ -8,6 +8,7 @@ mod svg;
 use crate::error::{grouped, human};
 use crate::report::{Bytes, Report};
 use crate::solve::longest;
+use plimsoll_models::text::is_printable;
 use std::fmt::{self, Write};
 
 const STYLE: &str = include_str!("style.css");
@@ -26,7 +27,7 @@ impl fmt::Display for Text<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                c if c.is_control() => f.write_char(' ')?,
+                c if c.is_whitespace() || !is_printable(c) => f.write_char(' ')?,
                 c => f.write_char(c)?,
             }
         }

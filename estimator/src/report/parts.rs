@@ -33,7 +33,7 @@ impl ModelPart {
             },
             context_max: model.context_max,
             vocab: model.vocab,
-            notes: model.notes.clone(),
+            notes: model.notes.iter().cloned().chain(weights::stated_note(checkpoint, model)).collect(),
         }
     }
 }

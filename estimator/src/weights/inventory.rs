@@ -2,7 +2,7 @@
 
 use super::gguf::Stored;
 use super::layout::{Laid, Layout, has_kv_scales};
-use super::role::{Named, Role, named, part_beside};
+use super::role::{Named, Role, named};
 use super::{Entry, Parts};
 use foldhash::fast::RandomState;
 use plimsoll_kernels::Format;
@@ -25,6 +25,21 @@ pub fn bytes_by_part(checkpoint: &Checkpoint, model: &Model) -> Parts {
     inventory(checkpoint, model).iter().fold(Parts::default(), Parts::with)
 }
 
+/// What is to be told of bytes that an index states where those of the tensors are others. Published indices are sometimes
+/// wrong; tensors whose type is not known for certain may make up the difference.
+pub fn stated_note(checkpoint: &Checkpoint, model: &Model) -> Option<String> {
+    let stated = checkpoint.stated_bytes().filter(|_| model.extras.recast.is_none())?;
+    let (mut total, mut unsure) = (0u64, 0u64);
+    for entry in inventory(checkpoint, model) {
+        total = total.saturating_add(entry.bytes);
+        unsure = unsure.saturating_add(if entry.exact { 0 } else { entry.bytes });
+    }
+    let (said, here) = (crate::grouped(stated), crate::grouped(total));
+    (stated.abs_diff(total) > unsure).then(|| {
+        format!("the index states {said} bytes of tensors, and those that are priced have {here} as stored")
+    })
+}
+
 fn stored(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
     let matrices = model.matrices.iter().flat_map(|m| m.source.tensors());
     let vectors: HashMap<&str, Role> =
@@ -39,7 +54,7 @@ fn stored(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
             // The scales of square blocks belong to the matrix beside them.
             part: match read.contains(name.strip_suffix("_scale_inv").unwrap_or(name)) {
                 true => Part::Text,
-                false => part_beside(name),
+                false => Part::beside(name),
             },
             role: vectors.get(name).copied().unwrap_or_else(|| named(name).role),
             rows: tensor.shape.iter().take(leading).product(),

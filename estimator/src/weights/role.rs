@@ -1,6 +1,5 @@
 //! What a tensor is for, by its name: the one place that knows the spellings of safetensors and of GGUF.
 
-use plimsoll_models::model::Part;
 use serde::{Deserialize, Serialize};
 
 /// What a tensor is for, as far as schemes of quantisation tell tensors apart.
@@ -115,33 +114,6 @@ pub struct Named {
     pub role: Role,
     /// It is of experts: one of them, or a stack.
     pub expert: bool,
-}
-
-/// Beginnings of the names of tensors that read images, and of those that draft tokens, in the spellings of
-/// safetensors and GGUF.
-const VISION: [&str; 9] = [
-    "vision_tower.",
-    "vision_model.",
-    "multi_modal_projector.",
-    "visual.",
-    "model.vision",
-    "model.multi_modal_projector.",
-    "model.embed_vision.",
-    "v.",
-    "mm.",
-];
-const DRAFT: [&str; 3] = ["mtp.", "model.mtp", "nextn."];
-
-/// What reads a tensor that the text model does not read.
-pub fn part_beside(name: &str) -> Part {
-    let begins = |names: &[&str]| names.iter().any(|n| name.starts_with(n));
-    if begins(&VISION) || name.starts_with("model.visual.") {
-        Part::Vision
-    } else if begins(&DRAFT) || name.contains(".nextn.") {
-        Part::Draft
-    } else {
-        Part::Other
-    }
 }
 
 /// Reads a tensor's name.
@@ -320,13 +292,5 @@ mod tests {
         assert!(!named("model.layers.0.mlp.shared_expert.up_proj.weight").expert);
         assert_eq!(named("model.layers.0.mlp.up_proj.weight_scale_inv").role, Role::Scale);
         assert_eq!(named("model.layers.0.mlp.experts.down_proj_scales").role, Role::Scale);
-    }
-
-    #[test]
-    fn parts_are_told_by_their_beginnings() {
-        assert_eq!(part_beside("model.vision_tower.encoder.layers.0.mlp.up_proj.weight"), Part::Vision);
-        assert_eq!(part_beside("mtp.layers.0.mlp.up_proj.weight"), Part::Draft);
-        assert_eq!(part_beside("blk.61.nextn.eh_proj.weight"), Part::Draft);
-        assert_eq!(part_beside("audio_tower.x"), Part::Other);
     }
 }

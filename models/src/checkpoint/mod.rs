@@ -23,6 +23,7 @@ pub(crate) mod safetensors;
 mod side;
 
 use crate::error::ModelError;
+use crate::text::is_printable;
 use bytes::FileBytes;
 use plimsoll_kernels::Format;
 use serde::{Deserialize, Serialize};
@@ -170,18 +171,13 @@ pub struct BytesRead {
 #[derive(Debug, Default)]
 struct Listed {
     names: HashSet<String>,
-    /// First components of the names.
-    roots: HashSet<String>,
+    /// Those that a family has read.
+    read: Mutex<HashSet<String>>,
 }
 
 impl Listed {
     fn of(names: impl Iterator<Item = String>) -> Self {
-        let mut listed = Self::default();
-        for name in names {
-            listed.roots.insert(name.split('.').next().unwrap_or_default().to_owned());
-            listed.names.insert(name);
-        }
-        listed
+        Self { names: names.collect(), read: Mutex::default() }
     }
 }
 
@@ -252,8 +248,12 @@ impl Checkpoint {
     fn new(source: Source, name: String, path: &Path, config: Option<Value>) -> Self {
         Checkpoint {
             source,
-            // It is shown on terminals: what would move the cursor there is not part of it.
-            name: name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(256).collect(),
+            // It is one line wherever it is shown.
+            name: name
+                .chars()
+                .map(|c| if is_printable(c) { c } else { char::REPLACEMENT_CHARACTER })
+                .take(256)
+                .collect(),
             path: path.to_owned(),
             side: if source == Source::Gguf { SideFiles::None } else { SideFiles::of(path) },
             config,
@@ -378,15 +378,39 @@ impl Checkpoint {
         self.read
     }
 
-    /// Whether an index without its shards names the tensor; `None` where there is no such index, or it names
-    /// nothing that begins as this name does.
+    /// Whether an index without its shards names the tensor; `None` where there is no such index.
     pub fn lists(&self, tensor: &str) -> Option<bool> {
-        let listed = self.listed.as_ref()?;
-        if listed.names.contains(tensor) {
-            return Some(true);
+        Some(self.listed.as_ref()?.names.contains(tensor))
+    }
+
+    /// The same, for who reads the tensor if it is there.
+    pub(crate) fn take(&self, tensor: &str) -> bool {
+        let Some(listed) = self.listed.as_ref().filter(|listed| listed.names.contains(tensor)) else {
+            return false;
+        };
+        let mut read = listed.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if !read.contains(tensor) {
+            read.insert(tensor.to_owned());
         }
-        let root = tensor.split('.').next().unwrap_or_default();
-        listed.roots.contains(root).then_some(false)
+        true
+    }
+
+    /// The names that were taken.
+    pub(crate) fn taken(&self) -> HashSet<String> {
+        let read =
+            self.listed.as_ref().map(|listed| listed.read.lock().unwrap_or_else(PoisonError::into_inner));
+        read.map(|read| read.clone()).unwrap_or_default()
+    }
+
+    /// The names of all tensors, be they here or in an index without its shards.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let listed = self.listed.iter().flat_map(|listed| listed.names.iter().map(String::as_str));
+        self.tensors.iter().map(|tensor| tensor.name.as_str()).chain(listed)
+    }
+
+    /// Whether a tensor of this name is among them.
+    pub(crate) fn names_tensor(&self, tensor: &str) -> bool {
+        self.by_name.contains_key(tensor) || self.lists(tensor) == Some(true)
     }
 
     /// Whether there is an index without its shards.

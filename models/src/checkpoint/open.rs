@@ -130,7 +130,16 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
         }
     }
     if !config.is_file() {
-        return Err(ModelError::corrupt(path, "directory", "config.json or one .gguf file", "neither"));
+        let got = match std::fs::symlink_metadata(&config) {
+            Ok(_) => format!("a {CONFIG} that is no regular file"),
+            Err(_) => notes.into_iter().next().map_or_else(
+                || "neither".to_owned(),
+                |_: String| {
+                    "weights, and nothing that says what they are or how they belong together".to_owned()
+                },
+            ),
+        };
+        return Err(ModelError::corrupt(path, "directory", "config.json or one .gguf file", got));
     }
     if !single.is_file() && index.is_file() {
         // No shard at all: names come from here, the rest from the configuration.
@@ -204,6 +213,7 @@ fn add_file(checkpoint: &mut Checkpoint, path: &Path) -> Result<(), ModelError> 
 /// Keeps the names of an index none of whose shards is here: enough to price with the configuration.
 fn list(checkpoint: &mut Checkpoint, index: Index) {
     checkpoint.stated_bytes = index.total_size;
+    checkpoint.notes.extend(index.note);
     checkpoint.listed = Some(Arc::new(Listed::of(index.files.into_values().flatten())));
 }
 
@@ -215,6 +225,7 @@ fn add_indexed(
     mut load: impl FnMut(&str) -> Result<(PathBuf, Arc<FileBytes>), ModelError>,
 ) -> Result<(), ModelError> {
     checkpoint.stated_bytes = index.total_size;
+    checkpoint.notes.extend(index.note);
     for (name, wanted) in index.files {
         let (path, bytes) = load(&name)?;
         let mut tensors = safetensors::read(&bytes, &path, checkpoint.files.len())?;
@@ -405,7 +416,7 @@ fn read_config(path: &Path) -> Result<Value, ModelError> {
     config_object(&json::read_bytes(path, MAX_CONFIG_BYTES)?, path)
 }
 
-pub(super) fn config_object(bytes: &[u8], path: &Path) -> Result<Value, ModelError> {
+pub(crate) fn config_object(bytes: &[u8], path: &Path) -> Result<Value, ModelError> {
     let value = json::parse(bytes, path)?;
     if value.is_object() {
         Ok(value)
@@ -420,6 +431,8 @@ pub(super) fn add_side_files(checkpoint: &mut Checkpoint) -> Result<(), ModelErr
     let path = checkpoint.path();
     if checkpoint.source() != Source::Config
         || checkpoint.listed.is_some()
+        // Whoever put files beside it knows which are its own.
+        || matches!(checkpoint.side, SideFiles::Memory(_))
         || path.is_dir()
         || path.ends_with(CONFIG)
     {

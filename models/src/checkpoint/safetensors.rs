@@ -38,6 +38,8 @@ pub(super) fn read(bytes: &FileBytes, path: &Path, file: usize) -> Result<Vec<Te
     let header = bytes.get(LENGTH_FIELD as usize..data_start as usize).unwrap_or(&[]);
     let header =
         std::str::from_utf8(header).map_err(|_| corrupt("header", "UTF-8".into(), "other bytes".into()))?;
+    // The crate's reader keeps the last of two tensors of one name.
+    json::from_str::<UniqueMap<serde::de::IgnoredAny>>(header, path)?;
     let header: Metadata = json::from_str(header, path)?;
     let data_len = header.data_len() as u64;
     if data_start.checked_add(data_len) != Some(total) {
@@ -74,6 +76,8 @@ pub(crate) struct Index {
     pub files: BTreeMap<String, Vec<String>>,
     /// Bytes of all tensors, as `metadata.total_size` states them.
     pub total_size: Option<u64>,
+    /// What is to be told of it.
+    pub note: Option<String>,
 }
 
 impl Index {
@@ -89,9 +93,14 @@ impl Index {
             .map_err(|_| ModelError::corrupt(path, "index", "UTF-8", "other bytes"))?;
         let index: File = json::from_str(text, path)?;
         // Some writers state it as a float.
+        let stated = index.metadata.get("total_size").filter(|size| !size.is_null());
         let total_size = index.metadata.get("total_size").and_then(|size| {
             let float = size.as_f64().filter(|f| f.fract() == 0.0 && (0.0..9e15).contains(f));
             size.as_u64().or(float.map(|f| f as u64))
+        });
+        let note = stated.filter(|_| total_size.is_none()).map(|size| {
+            let size = quoted(&size.to_string());
+            format!("metadata.total_size of the index is no number of bytes: {size}")
         });
         let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (tensor, file) in index.weight_map.0 {
@@ -108,7 +117,7 @@ impl Index {
         if files.is_empty() {
             return Err(ModelError::corrupt(path, "weight_map", "at least one tensor", "none"));
         }
-        Ok(Index { files, total_size })
+        Ok(Index { files, total_size, note })
     }
 }
 

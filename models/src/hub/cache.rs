@@ -21,6 +21,11 @@ impl Cache {
         Self { folder, fresh: false }
     }
 
+    /// Where it is.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        self.folder.clone()
+    }
+
     /// A kept file.
     pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
         let path = self.folder.as_ref().filter(|_| !self.fresh)?.join(key);

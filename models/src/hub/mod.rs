@@ -36,7 +36,12 @@ pub fn open(name: &HubName, options: &HubOptions) -> Result<Checkpoint, ModelErr
     crate::threads::one("the names of hosts")?;
     match repository::open(name, options, false) {
         // A cache can be damaged: what it made of the files is not believed before they were read anew.
-        Err(Opening { error, from_cache: true }) if error.is_bad_input() && !options.offline => {
+        Err(Opening { error, from_cache: Some(folder) }) if may_be_damage(&error) => {
+            if options.offline {
+                let detail = format!("{}: {error}", folder.display());
+                let error = ModelError::hub(name.to_string(), HubReason::Cache, detail);
+                return Err(error);
+            }
             tracing::warn!(%error, "read anew, without the cache");
             repository::open(name, options, true)
         }
@@ -45,8 +50,13 @@ pub fn open(name: &HubName, options: &HubOptions) -> Result<Checkpoint, ModelErr
     .map_err(|opening| opening.error)
 }
 
-/// Why a checkpoint was not opened, and whether part of it came from the cache.
+/// Whether what is wrong may be what the cache has, and not what the server said.
+fn may_be_damage(error: &ModelError) -> bool {
+    error.is_bad_input() || matches!(error, ModelError::Hub { reason: HubReason::Malformed, .. })
+}
+
+/// Why a checkpoint was not opened, and the folder of the cache that part of it came from.
 struct Opening {
     error: ModelError,
-    from_cache: bool,
+    from_cache: Option<std::path::PathBuf>,
 }

@@ -15,7 +15,7 @@ use crate::error::{HubReason, ModelError, quoted};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Files beside the weights that say something about memory.
 const BESIDE: [&str; 3] = ["generation_config.json", "hf_quant_config.json", "preprocessor_config.json"];
@@ -41,6 +41,8 @@ struct Repository<'a> {
     client: Client<'a>,
     cache: Cache,
     cached: AtomicU64,
+    /// Whether anything came from the cache, be it nothing but the name of an empty file.
+    from_cache: AtomicBool,
     commit: String,
     files: BTreeSet<String>,
 }
@@ -50,8 +52,8 @@ pub(super) fn open(name: &HubName, options: &HubOptions, fresh: bool) -> Result<
     let mut cache = Cache::new(options.cache.as_deref(), &options.endpoint, &name.repository());
     cache.fresh = fresh;
     let (commit, files) = (String::new(), BTreeSet::new());
-    let mut repository =
-        Repository { name, options, client, cache, cached: AtomicU64::new(0), commit, files };
+    let (cached, from_cache) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut repository = Repository { name, options, client, cache, cached, from_cache, commit, files };
     let opened = repository.resolve().and_then(|()| repository.checkpoint());
     let (cached, (requests, network)) = (repository.cached.into_inner(), repository.client.counts());
     match opened {
@@ -59,7 +61,10 @@ pub(super) fn open(name: &HubName, options: &HubOptions, fresh: bool) -> Result<
             checkpoint.read = BytesRead { local: 0, network, cache: cached, requests };
             Ok(checkpoint)
         }
-        Err(error) => Err(Opening { error, from_cache: cached > 0 }),
+        Err(error) => {
+            let folder = repository.cache.folder().filter(|_| repository.from_cache.into_inner());
+            Err(Opening { error, from_cache: folder })
+        }
     }
 }
 
@@ -125,8 +130,13 @@ impl Repository<'_> {
     /// What the cache has, counted.
     fn cached(&self, key: &str) -> Option<Vec<u8>> {
         let bytes = self.cache.get(key)?;
-        self.cached.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.count(&bytes);
         Some(bytes)
+    }
+
+    fn count(&self, cached: &[u8]) {
+        self.cached.fetch_add(cached.len() as u64, Ordering::Relaxed);
+        self.from_cache.store(true, Ordering::Relaxed);
     }
 
     fn url(&self, file: &str) -> String {
@@ -152,6 +162,13 @@ impl Repository<'_> {
         self.online(file)?;
         let bytes = self.client.whole(&self.url(file), &self.subject(file), limit)?;
         self.cache.put(&key, &bytes);
+        Ok(bytes)
+    }
+
+    /// A configuration, which is one: errors call it by where it lies, and not by the checkpoint's name.
+    fn config(&self, file: &str) -> Result<Vec<u8>, ModelError> {
+        let bytes = self.whole(file, MAX_CONFIG_BYTES)?;
+        open::config_object(&bytes, Path::new(&self.subject(file)))?;
         Ok(bytes)
     }
 
@@ -190,7 +207,7 @@ impl Repository<'_> {
     fn kept_head(&self, file: &str) -> Head {
         match self.cache.head(&self.head_key(file)) {
             Some((total, bytes)) => {
-                self.cached.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                self.count(&bytes);
                 Head { bytes, total: Some(total), new: false }
             }
             None => Head { bytes: Vec::new(), total: None, new: false },
@@ -291,7 +308,7 @@ impl Repository<'_> {
             Some("safetensors") => self.tensors(&folder, None, vec![base.to_owned()]),
             Some("json") if base.ends_with(".safetensors.index.json") => self.indexed(&folder, base),
             Some("json") => {
-                let bytes = self.whole(&chosen, MAX_CONFIG_BYTES)?;
+                let bytes = self.config(&chosen)?;
                 let called = if base == CONFIG { &self.name.name } else { base };
                 self.with_beside(&folder, Checkpoint::from_config_bytes(&bytes, called)?)
             }
@@ -315,7 +332,7 @@ impl Repository<'_> {
             }
         }
         if self.has(CONFIG) {
-            let bytes = self.whole(CONFIG, MAX_CONFIG_BYTES)?;
+            let bytes = self.config(CONFIG)?;
             return self.with_beside("", Checkpoint::from_config_bytes(&bytes, &self.name.name)?);
         }
         Err(self.error(HubReason::NotFound, "neither config.json nor a GGUF is in it"))
@@ -387,7 +404,7 @@ impl Repository<'_> {
         let files: Vec<String> = shards.iter().map(|shard| format!("{folder}{shard}")).collect();
         self.check_files(files.iter().map(String::as_str))?;
         let config = format!("{folder}{CONFIG}");
-        let config = if self.has(&config) { Some(self.whole(&config, MAX_CONFIG_BYTES)?) } else { None };
+        let config = if self.has(&config) { Some(self.config(&config)?) } else { None };
         let heads = at_once(&files, |file| self.safetensors(file))?;
         let heads = shards.into_iter().zip(heads).collect();
         let opened = open::safetensors_in_memory(index, heads, config.as_deref(), &self.name.name)?;

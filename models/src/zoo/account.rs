@@ -50,22 +50,28 @@ const SHARED: [&str; 7] = [
 ///
 /// The text model's layers are those that stand beside one that is read: `model.layers.7` beside `model.layers.0`, and
 /// not `model.visual.blocks.7`. Of other tensors (towers, layers that predict further tokens, tables of their own) only
-/// a bias or a factor of something that is read counts as a part of it; of GGUF's, all.
+/// a bias or a factor of something that is read counts as a part of it; of GGUF's, all. Answers the others.
 ///
 /// # Errors
 /// [`ModelError::Field`], which names the first such tensor.
-pub(super) fn check(checkpoint: &Checkpoint, model: &Model) -> Result<(), ModelError> {
+pub(super) fn check<'c>(checkpoint: &'c Checkpoint, model: &Model) -> Result<Vec<&'c str>, ModelError> {
     // A configuration alone has no tensors, and the sets below are not made for nothing.
-    if checkpoint.tensors().len() == 0 {
-        return Ok(());
+    if checkpoint.names().next().is_none() {
+        return Ok(Vec::new());
     }
     let matrices = model.matrices.iter().flat_map(|m| m.source.tensors());
-    let read: HashSet<&str> = matrices.chain(model.vectors.iter().flat_map(|v| v.tensors())).collect();
+    // Of an index without its shards, what was taken, under whichever of its names.
+    let taken = checkpoint.taken();
+    let read: HashSet<&str> = match checkpoint.has_list() {
+        true => taken.iter().map(String::as_str).collect(),
+        false => matrices.chain(model.vectors.iter().flat_map(|v| v.tensors())).collect(),
+    };
     let stacks: HashSet<&str> =
         read.iter().filter_map(|name| numbered(name)).map(|(stack, ..)| stack).collect();
     let drafts = drafts(checkpoint);
     let mut first: Option<(u32, &str)> = None;
-    for tensor in checkpoint.tensors().map(|t| t.name.as_str()).filter(|name| !read.contains(name)) {
+    let mut left = Vec::new();
+    for tensor in checkpoint.names().filter(|name| !read.contains(name)) {
         if SIDE.iter().any(|end| tensor.ends_with(end)) {
             continue;
         }
@@ -75,7 +81,14 @@ pub(super) fn check(checkpoint: &Checkpoint, model: &Model) -> Result<(), ModelE
             Some(_) => None,
             // GGUF has no towers: a file is a text model.
             None if checkpoint.source() == Source::Gguf => (tensor != DIVISORS).then_some((0, tensor)),
-            None => belongs(tensor, &read).then_some((0, tensor)),
+            None if belongs(tensor, &read) => Some((0, tensor)),
+            None => {
+                // A head that is the embedding over again is no other weight.
+                if !tensor.ends_with("lm_head.weight") {
+                    left.push(tensor);
+                }
+                None
+            }
         };
         if let Some(found) = found
             && first.is_none_or(|first| found < first)
@@ -83,7 +96,10 @@ pub(super) fn check(checkpoint: &Checkpoint, model: &Model) -> Result<(), ModelE
             first = Some(found);
         }
     }
-    let Some((layer, name)) = first else { return Ok(()) };
+    let Some((layer, name)) = first else {
+        left.sort_unstable();
+        return Ok(left);
+    };
     let key = format!("tensor {}", crate::error::quoted(name));
     Err(if layer >= model.layers {
         let expected = format!("one of the {} layers that the checkpoint states", model.layers);
@@ -135,14 +151,17 @@ fn numbered(name: &str) -> Option<(&str, u32, &str)> {
 }
 
 /// Layers after the model's own that predict further tokens, as the checkpoint counts them.
-fn drafts(checkpoint: &Checkpoint) -> u32 {
+pub(super) fn drafts(checkpoint: &Checkpoint) -> u32 {
     if let Some(meta) = checkpoint.metadata() {
         let arch = super::stated(checkpoint).unwrap_or_default();
         let stated = meta.opt_u64(&format!("{arch}.nextn_predict_layers")).ok().flatten();
         return stated.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
     }
     let Ok(fields) = Fields::aside(checkpoint) else { return 0 };
-    let stated = fields.any(&["num_nextn_predict_layers", "mtp_num_hidden_layers"]).and_then(|v| v.as_u64());
+    // Of a family that does not know them they are told among what is not priced.
+    let known = |key: &&str| checkpoint.asked().holds(key);
+    let mut keys = ["num_nextn_predict_layers", "mtp_num_hidden_layers"].into_iter().filter(known);
+    let stated = keys.find_map(|key| fields.get(key)).and_then(|v| v.as_u64());
     stated.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }
 

@@ -24,9 +24,12 @@ pub(super) fn fill(checkpoint: &Checkpoint, model: &mut Model) -> Result<(), Mod
     }
     let fields = Fields::of(checkpoint)?;
     let format = super::weights::configured_dtype(checkpoint)?;
-    if let Some(vision) = fields.outer("vision_config").filter(|v| v.is_object()) {
+    let vision = Fields::aside(checkpoint)?.outer("vision_config");
+    if let Some(vision) = vision.filter(|v| v.is_object()) {
         let mut parts = Parts { vision, format, tensors: Vec::new() };
         model.extras.vision = parts.tower(checkpoint, &fields, model.hidden)?;
+        // A tower that is not known here is told with what else is not priced.
+        model.extras.vision.as_ref().inspect(|_| fields.knows(&["vision_config"]));
         model.extras.tensors.append(&mut parts.tensors);
     }
     let qwen = model.architecture.starts_with("qwen3_next") || model.architecture.starts_with("qwen3_5");
@@ -34,6 +37,32 @@ pub(super) fn fill(checkpoint: &Checkpoint, model: &mut Model) -> Result<(), Mod
         qwen_drafts(checkpoint, &fields, format, model);
     }
     Ok(())
+}
+
+/// What the checkpoint has and the price of the text model leaves out, whichever family it is of. `left` are the tensors
+/// that nothing reads.
+pub(super) fn left_out(checkpoint: &Checkpoint, model: &Model, left: &[&str]) -> Vec<String> {
+    let has = |part: Part| {
+        model.extras.tensors.iter().any(|beside| beside.part == part)
+            || left.iter().any(|name| Part::beside(name) == part)
+    };
+    let mut notes = Vec::new();
+    if has(Part::Draft) || super::account::drafts(checkpoint) > 0 {
+        notes.push(
+            "the layers that predict further tokens are left out unless drafts are asked for".to_owned(),
+        );
+    }
+    if model.extras.vision.is_some() {
+        notes.push("the tower that reads images is left out unless images are asked for".to_owned());
+    } else if has(Part::Vision) {
+        notes.push("the tower that reads images is left out: nothing here knows it".to_owned());
+    }
+    let others: Vec<&str> = left.iter().copied().filter(|name| Part::beside(name) == Part::Other).collect();
+    if let Some(first) = others.first() {
+        let (first, count) = (crate::error::quoted(first), others.len());
+        notes.push(format!("tensors that nothing here reads are left out: {first} ({count} in all)"));
+    }
+    notes
 }
 
 struct Parts<'v> {
@@ -354,7 +383,7 @@ pub(super) fn drafted(matrices: &[Matrix], vectors: &[Vector]) -> Vec<Beside> {
 fn qwen_drafts(checkpoint: &Checkpoint, fields: &Fields<'_>, format: Format, model: &mut Model) {
     let stated = fields.any(&["mtp_num_hidden_layers", "num_nextn_predict_layers"]);
     // Qwen3-Next's configurations do not say that there is one.
-    let there = || checkpoint.tensors().any(|tensor| tensor.name.starts_with("mtp.layers.0."));
+    let there = || checkpoint.names().any(|name| name.starts_with("mtp.layers.0."));
     let count = stated.map_or_else(|| u64::from(there()), |value| value.as_u64().unwrap_or(0));
     let full = model.states.iter().find(|s| matches!(s, State::KvFull { .. })).copied();
     let (Some(state), Some(count)) = (full, u32::try_from(count).ok().filter(|n| (1..=64).contains(n)))

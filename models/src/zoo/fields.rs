@@ -89,6 +89,19 @@ impl<'a> Fields<'a> {
         Err(ModelError::field(key, "a value, or null for none", "nothing"))
     }
 
+    /// A window where its absence means the one of the family's class, and what is to be told of a `null`, which stands for
+    /// none elsewhere and for that one here.
+    ///
+    /// # Errors
+    /// When it is no size.
+    pub(super) fn window(&self, default: u32) -> Result<(u32, Option<String>), ModelError> {
+        let key = "sliding_window";
+        let window = self.size(key, Some(default))?;
+        let null = self.get(key).is_none() && self.entries().any(|(name, _)| name == key);
+        let note = format!("{key} is null: priced with the {default} of this family's class");
+        Ok((window, null.then_some(note)))
+    }
+
     /// Every field of the text model and of the whole.
     pub fn entries(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
         let of = |value: &'a Value| {
@@ -287,5 +300,9 @@ pub fn positive(key: &str, number: f64) -> Result<f64, ModelError> {
 
 /// A value for an error message.
 pub fn shown(value: &Value) -> String {
+    // Numbers that JSON has no word for were read as text.
+    if let Some(word) = value.as_str().filter(|_| number(value).is_some()) {
+        return word.to_owned();
+    }
     crate::error::quoted(&value.to_string())
 }

@@ -86,12 +86,16 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
             intervals.push((key, size(key, value)?));
         }
     }
-    let (sliding, notes) = match fields.strings("layer_types")? {
+    let (sliding, mut notes) = match fields.strings("layer_types")? {
         Some(types) => {
             let listed = layer_types(&types, sizes.layers)?;
             let note = |&(key, every)| interval_note(key, every, "layer_types", listed.iter().copied());
-            let notes = intervals.iter().filter_map(note).collect();
+            let notes: Vec<String> = intervals.iter().filter_map(note).collect();
             (listed, notes)
+        }
+        None if intervals.iter().any(|(_, every)| *every != intervals[0].1) => {
+            let expected = format!("the same value in all spellings, {}", intervals[0].1);
+            return Err(ModelError::field(intervals[1].0, expected, intervals[1].1.to_string()));
         }
         None => (pattern(sizes.layers, intervals.first().map_or(PATTERN, |(_, every)| *every)), vec![]),
     };
@@ -111,8 +115,10 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
             Rope::new(theta, head_dim, Scaling::None)
         }
     };
+    let (window, null) = fields.window(4096)?;
+    notes.extend(null);
     Ok(Config {
-        window: fields.size("sliding_window", Some(4096))?,
+        window,
         sliding,
         scale: query_scalar.powf(-0.5),
         ropes: vec![full, local],
@@ -181,7 +187,7 @@ struct Names {
 impl Names {
     fn of(checkpoint: &Checkpoint) -> Self {
         let prefixes = ["model.", "language_model.model.", "model.language_model."];
-        let there = |prefix: &&str| checkpoint.tensor(&format!("{prefix}embed_tokens.weight")).is_some();
+        let there = |prefix: &&str| checkpoint.names_tensor(&format!("{prefix}embed_tokens.weight"));
         Self {
             gguf: checkpoint.metadata().is_some(),
             prefix: prefixes.into_iter().find(there).unwrap_or("model."),

@@ -90,11 +90,12 @@ fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
         proj_bias: switch(&fields, &["use_bias"])?.resolve(bare, false),
     }
     .checked()?;
-    let inner = fields.float("expand", Some(2.0))? * f64::from(hidden);
-    if inner != f64::from(shape.inner()) {
+    let expand = fields.float("expand", Some(2.0))?;
+    // A product of a decimal fraction is off by its last bits.
+    if (expand * f64::from(hidden) - f64::from(shape.inner())).abs() > 1e-6 * f64::from(hidden) {
         return Err(ModelError::field(
             "num_heads × head_dim",
-            format!("{inner}, expand × hidden_size"),
+            format!("expand × hidden_size, {expand} × {hidden}"),
             shape.inner().to_string(),
         ));
     }

@@ -182,11 +182,14 @@ impl Registry {
             model.notes.push(why.to_owned());
         }
         beside::fill(checkpoint, &mut model)?;
+        unknown::layers(checkpoint, &model)?;
+        model.notes.extend(quantization::cache_note(checkpoint));
         let unread = unknown::memory_bearing(checkpoint);
         if !unread.is_empty() {
             model.notes.push(format!("not priced, and may cost memory: {}", unread.join(", ")));
         }
-        account::check(checkpoint, &model)?;
+        let left = account::check(checkpoint, &model)?;
+        model.notes.extend(beside::left_out(checkpoint, &model, &left));
         model.notes.extend(account::head_note(checkpoint, &model));
         Ok(model)
     }

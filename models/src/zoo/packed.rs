@@ -116,6 +116,34 @@ pub(super) fn is_listed(checkpoint: &Checkpoint, tensor: &str) -> Option<bool> {
     checkpoint.lists(tensor)
 }
 
+/// Takes the matrix called `tensor` from an index without its shards, with the tensors that stand beside one that is not
+/// `plain`; whether it is there.
+pub(super) fn take(checkpoint: &Checkpoint, tensor: &str, plain: bool) -> bool {
+    const CODES: [&str; 2] = [".weight_packed", "_blocks"];
+    const SIDE: [&str; 8] = [
+        ".scales",
+        ".biases",
+        ".global_scale",
+        ".weight_scale",
+        ".weight_scale_2",
+        ".weight_global_scale",
+        ".weight_scale_inv",
+        "_scales",
+    ];
+    let mut there = checkpoint.take(tensor);
+    if plain {
+        return there;
+    }
+    let beside = |part: &str| checkpoint.take(&format!("{}{part}", module(tensor)));
+    for codes in CODES {
+        there |= beside(codes);
+    }
+    for side in SIDE {
+        beside(side);
+    }
+    there
+}
+
 /// Recognises the matrix called `tensor` (`X.weight`) and checks the shape of everything it is stored in.
 ///
 /// # Errors

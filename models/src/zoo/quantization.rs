@@ -7,8 +7,13 @@
 
 mod applied;
 mod assumed;
+mod cache;
 mod groups;
+mod ignored;
 
+pub(super) use cache::cache_note;
+
+use self::ignored::Ignored;
 use super::fields::{Fields, shown};
 use crate::checkpoint::Checkpoint;
 use crate::error::{ModelError, quoted};
@@ -127,7 +132,7 @@ pub(super) struct Quantization {
     /// Where it is said; nothing where it follows from a name.
     key: String,
     /// Modules that stay plain, whatever else is said.
-    ignored: Vec<Pattern>,
+    ignored: Ignored,
     /// Modules named by path; `None` is plain. A name covers everything below it.
     named: BTreeMap<String, Option<Scheme>>,
     /// Rules in order.
@@ -202,7 +207,8 @@ impl Quantization {
         };
         let (from, to) = (format!("{stem}0"), format!("{stem}:"));
         self.named.range(from..to).next().is_some()
-            || self.ignored.iter().chain(self.rules.iter().map(|(p, _)| p)).any(tells)
+            || self.ignored.has_between(&from, &to)
+            || self.ignored.patterns().chain(self.rules.iter().map(|(p, _)| p)).any(tells)
     }
 
     /// What it says of a module of this path whose rows have `cols` values; `None` is plain.
@@ -229,7 +235,7 @@ impl Quantization {
     fn stated(&self, module: &str, kind: Module) -> Option<Scheme> {
         match self.named(module) {
             Some(named) => named,
-            None if self.covers(kind) && !self.ignored.iter().any(|p| p.matches(module)) => {
+            None if self.covers(kind) && !self.ignored.matches(module) => {
                 self.rules.iter().find(|(pattern, _)| pattern.matches(module)).map(|(_, scheme)| *scheme)
             }
             None => None,
@@ -426,6 +432,7 @@ fn modelopt(key: &str, block: &Value) -> Result<Quantization, ModelError> {
         note = Some(format!("{key} states no algorithm for weights: priced plain"));
     }
     let rules = default.map(|scheme| (Pattern::Linear, scheme)).into_iter().collect();
+    let ignored = ignored.into_iter().collect();
     Ok(Quantization { ignored, named, rules, note, ..Quantization::default() })
 }
 

@@ -5,13 +5,16 @@
 
 use super::fields::Fields;
 use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
+use crate::model::{Model, State};
 
 /// What parts of names stand for memory.
-const BEARING: [&str; 24] = [
+const BEARING: &[&str] = &[
     "index_",
     "compress",
     "latent",
-    "_lora_rank",
+    "lora_rank",
+    "adapter_rank",
     "kv_shared",
     "per_layer",
     "mtp_",
@@ -32,10 +35,53 @@ const BEARING: [&str; 24] = [
     "conv_",
     "memory",
     "draft",
+    // Which layers are of which kind.
+    "layer_types",
+    "block_type",
+    "hybrid",
+    "layer_pattern",
+    "attention_pattern",
+    "attention_interval",
+    "every_n_layers",
+    "attn_layer",
+    "layer_period",
+    "layer_offset",
+    "layer_indices",
+    // Recurrences.
+    "mamba",
+    "ssm_",
+    "linear_num_",
+    "linear_key_",
+    "linear_value_",
+    "linear_attn",
+    "lru_",
+    "rnn_",
+    "ttt_",
+    "recurrent",
+    // Heads, and what stands beside the tokens of a context.
+    "head_dim",
+    "head_size",
+    "kv_heads",
+    "key_value_heads",
+    "heads_per_layer",
+    "multi_query",
+    "attention_chunk",
+    "meta_tokens",
+    "altup",
+    "laurel",
+    // Other stacks of layers.
+    "cross_attention",
+    "encoder",
+    "decoder_layers",
+    "vision_config",
+    "vision_tower",
+    "audio_config",
+    "audio_tower",
+    "speech",
 ];
 
 /// Names with such parts that never do: of training, of generation, of how a kernel goes about it.
-const HARMLESS: [&str; 30] = [
+const HARMLESS: &[&str] = &[
     "use_cache",
     "cache_implementation",
     "initializer_range",
@@ -47,14 +93,18 @@ const HARMLESS: [&str; 30] = [
     "top_k_experts",
     "use_mamba_kernels",
     "mamba_conv_bias",
+    "mamba_proj_bias",
+    "mamba_hidden_act",
+    "mamba_chunk_size",
+    "mamba_expand",
     "use_conv_bias",
     "conv_bias",
     "rescale_prenorm_residual",
     "time_step_limit",
     "residual_in_fp32",
     "conv_use_xavier_init",
-    "vision_config",
-    "audio_config",
+    "encoder_no_repeat_ngram_size",
+    "tie_encoder_decoder",
     "num_nextn_predict_layers_bias",
     "moe_state_dtype",
     "window_attention_backend",
@@ -68,14 +118,16 @@ const HARMLESS: [&str; 30] = [
     "sliding_window_attention_offset",
 ];
 
+/// The list of what each layer is, which newer writers add to every configuration.
+const LAYERS: &str = "layer_types";
+
 /// Whether a name looks as if it stood for memory.
 pub(super) fn bears(key: &str) -> bool {
     BEARING.iter().any(|part| key.contains(part)) && !HARMLESS.contains(&key)
 }
 
 /// The keys, in order, of the text model and of the whole, that the family which built a model of them did not ask for.
-/// Values that switch nothing on (`null`, `false`, 0, nothing) are
-/// left out.
+/// Values that switch nothing on (`null`, `false`, 0, nothing) are left out.
 pub(super) fn memory_bearing(checkpoint: &Checkpoint) -> Vec<String> {
     let Ok(fields) = Fields::aside(checkpoint) else { return Vec::new() };
     let unused = fields.get("use_sliding_window").is_some_and(|used| used.as_bool() == Some(false));
@@ -91,13 +143,54 @@ pub(super) fn memory_bearing(checkpoint: &Checkpoint) -> Vec<String> {
         })
         .map(|(key, _)| key)
         .filter(|key| bears(key) && !checkpoint.asked().holds(key))
+        // Held against the price by [`layers`].
+        .filter(|key| *key != LAYERS)
         // A window that is stated not to be used.
         .filter(|key| !(unused && *key == "sliding_window"))
-        // A name is a stranger's text.
-        .map(|key| key.chars().take(80).collect())
+        .map(shown)
         .collect();
     found.sort();
     found.dedup();
     found.truncate(32);
     found
+}
+
+/// A name, which is a stranger's text: as it stands where it is nothing but a name.
+fn shown(key: &str) -> String {
+    let plain = key.len() <= 80 && key.chars().all(|c| c.is_ascii_graphic());
+    if plain { key.to_owned() } else { crate::error::quoted(key) }
+}
+
+/// Holds the list of layers against the states that are priced, where the family that built the model did not ask for it:
+/// such a family prices all layers alike, whatever the list says.
+///
+/// # Errors
+/// [`ModelError::Unsupported`] for a layer of another kind than the priced one; [`ModelError::Field`] when it is no list of
+/// as many names as there are layers.
+pub(super) fn layers(checkpoint: &Checkpoint, model: &Model) -> Result<(), ModelError> {
+    let Ok(fields) = Fields::aside(checkpoint) else { return Ok(()) };
+    if checkpoint.asked().holds(LAYERS) || model.states.len() != model.layers as usize {
+        return Ok(());
+    }
+    let Some(kinds) = fields.strings(LAYERS)? else { return Ok(()) };
+    if kinds.len() != model.states.len() {
+        let expected = format!("one for each of {} layers", model.layers);
+        return Err(ModelError::field(LAYERS, expected, kinds.len().to_string()));
+    }
+    for (layer, (kind, state)) in kinds.into_iter().zip(&model.states).enumerate() {
+        let (known, priced): (&[&str], _) = match state {
+            State::KvFull { .. } | State::KvLatent { .. } => {
+                (&["full_attention", "attention", "global_attention"], "full attention")
+            }
+            State::KvSliding { .. } => (&["sliding_attention", "chunked_attention"], "a window"),
+            State::Recurrent { .. } => (&["linear_attention", "mamba", "mamba2"], "a recurrence"),
+        };
+        if !known.contains(&kind) {
+            return Err(ModelError::unsupported(
+                format!("{LAYERS} with {} as layer {layer}", crate::error::quoted(kind)),
+                format!("in that layer {} has {priced}", model.architecture),
+            ));
+        }
+    }
+    Ok(())
 }

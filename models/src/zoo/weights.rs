@@ -25,6 +25,8 @@ pub struct Weights<'a> {
     assumed: Format,
     /// Whatever tensors there are, the configuration alone counts.
     bare: bool,
+    /// Which tensors there are is known all the same: from an index without its shards.
+    listed: bool,
     quantization: Quantization,
     matrices: Vec<Matrix>,
     vectors: Vec<Vector>,
@@ -53,6 +55,7 @@ impl<'a> Weights<'a> {
             quantization: Quantization::of(checkpoint)?,
             assumed: configured_dtype(checkpoint)?,
             bare: checkpoint.source() == CheckpointSource::Config,
+            listed: checkpoint.source() == CheckpointSource::Config && checkpoint.has_list(),
             matrices: Vec::new(),
             vectors: Vec::new(),
             matrix_ids: HashMap::default(),
@@ -65,7 +68,7 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As [`Weights::new`].
     pub fn bare(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
-        Ok(Self { bare: true, ..Self::new(checkpoint)? })
+        Ok(Self { bare: true, listed: false, ..Self::new(checkpoint)? })
     }
 
     /// Whether there is only a configuration.
@@ -80,6 +83,27 @@ impl<'a> Weights<'a> {
             packed::is_listed(self.checkpoint, tensor).unwrap_or(absent)
         } else {
             packed::is_there(self.checkpoint, tensor)
+        }
+    }
+
+    /// Takes a tensor from an index without its shards, which must name it as a file would have to have it.
+    fn take(&self, tensor: &str, format: Format) -> Result<(), ModelError> {
+        if !self.listed || packed::take(self.checkpoint, tensor, format.is_float()) {
+            return Ok(());
+        }
+        Err(ModelError::MissingTensor { name: tensor.to_owned(), path: self.checkpoint.path().to_owned() })
+    }
+
+    /// The same of a stack of experts, or of each of them.
+    fn take_experts(&self, names: &ExpertNames<'_>, experts: u32, format: Format) -> Result<(), ModelError> {
+        if !self.listed {
+            return Ok(());
+        }
+        match (names.stacked.iter().find(|name| self.has(name, false)), names.separate) {
+            (None, Some(separate)) => {
+                (0..experts).try_for_each(|expert| self.take(&separate(expert), format))
+            }
+            (stacked, _) => stacked.or(names.stacked.first()).map_or(Ok(()), |name| self.take(name, format)),
         }
     }
 
@@ -128,6 +152,7 @@ impl<'a> Weights<'a> {
         let (format, source) = if self.is_bare() {
             let scheme = self.quantization.scheme(packed::module(tensor), kind, cols)?;
             let format = scheme.map_or(self.assumed, |s| s.format(self.assumed));
+            self.take(tensor, format)?;
             (format, Source::tensor(tensor, rows))
         } else {
             let found = packed::find(self.checkpoint, tensor, wanted)?;
@@ -155,6 +180,7 @@ impl<'a> Weights<'a> {
         let (name, format, source) = match (stacked, names.separate) {
             _ if self.is_bare() => {
                 let format = self.bare_experts(names, experts, cols)?;
+                self.take_experts(names, experts, format)?;
                 let name = names.stacked.first().cloned();
                 let name = name.or_else(|| names.separate.map(|f| f(0))).unwrap_or_default();
                 let source = Source::tensor(name.clone(), total);
@@ -306,6 +332,7 @@ impl<'a> Weights<'a> {
     /// The format of a tensor of floats with these dimensions, but for ones.
     fn float_format(&self, tensor: &str, dims: &[u32]) -> Result<Format, ModelError> {
         if self.is_bare() {
+            self.take(tensor, self.assumed)?;
             return Ok(self.assumed);
         }
         let info = self.checkpoint.require(tensor)?;

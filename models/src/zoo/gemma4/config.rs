@@ -86,14 +86,15 @@ pub(super) fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
             return Err(ModelError::field(key, expected, own.to_string()));
         }
     }
+    let (window, null) = fields.window(512)?;
     Ok(Config {
-        window: fields.size("sliding_window", Some(512))?,
+        window,
         layers,
         ropes,
         softcap: softcap.map(|cap| cap as f32),
         own_embedding,
         moe: moe(fields)?,
-        notes: vec![],
+        notes: null.into_iter().collect(),
         sizes,
     })
 }

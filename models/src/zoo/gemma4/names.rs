@@ -20,8 +20,9 @@ impl Names {
     pub(super) fn reference(checkpoint: &Checkpoint, fields: &Fields<'_>) -> Self {
         const MLX: &str = "language_model.model.";
         const NESTED: &str = "model.language_model.";
-        let there = |prefix: &&str| checkpoint.tensor(&format!("{prefix}embed_tokens.weight")).is_some();
+        let there = |prefix: &&str| checkpoint.names_tensor(&format!("{prefix}embed_tokens.weight"));
         let prefix = match (checkpoint.source(), fields.is_nested(), fields.get("quantization")) {
+            _ if checkpoint.has_list() => [NESTED, MLX].into_iter().find(there).unwrap_or("model."),
             (Source::Config, true, Some(_)) => MLX,
             (Source::Config, true, None) => NESTED,
             (Source::Config, false, _) => "model.",

@@ -83,15 +83,16 @@ fn from_config(fields: &Fields<'_>) -> Result<Config, ModelError> {
     let keys = ["num_experts_per_tok", "experts_per_token"];
     let top = one_of(fields, &keys, Some(4))?;
     check_experts(experts, top, sizes.ffn, keys[0], "experts × intermediate_size")?;
+    let (window, null) = fields.window(128)?;
     Ok(Config {
-        window: fields.size("sliding_window", Some(128))?,
+        window,
         sliding,
         rope: rope_from_config(fields, "full_attention", "rope_theta", 150_000.0, sizes.shape.head_dim)?,
         experts,
         top,
         limit: fields.within("swiglu_limit", Some(LIMIT), Range::CAP)? as f32,
         alpha: fields.within("swiglu_alpha", Some(ALPHA), Range::FACTOR)? as f32,
-        notes: vec![],
+        notes: null.into_iter().collect(),
         sizes,
     })
 }

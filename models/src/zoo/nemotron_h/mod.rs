@@ -77,9 +77,6 @@ fn notes(config: &Config) -> Vec<String> {
         notes.push(format!("the checkpoint asks for a recurrent state in {dtype}; it is kept in f32"));
     }
     notes.extend(config.mamba.and_then(|mixer| dt_note(mixer.dt_limit)));
-    if config.extra_layers > 0 {
-        notes.push("the layers that predict further tokens are left out".to_owned());
-    }
     notes
 }
 

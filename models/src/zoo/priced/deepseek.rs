@@ -166,7 +166,7 @@ fn experts(
 /// How a checkpoint stores its experts: one by one, with gates and ups apart as MLX does, or in stacks, whose shape says
 /// whether they are of inputs by outputs; as `bare` where nothing says.
 pub(super) fn stacks(checkpoint: &Checkpoint, hidden: u32, bare: Stacks) -> Stacks {
-    let within = |part: &str| checkpoint.tensors().any(|tensor| tensor.name.contains(part));
+    let within = |part: &str| checkpoint.names().any(|name| name.contains(part));
     if within(".mlp.switch_mlp.") {
         return Stacks::Separate("mlp.switch_mlp", PARTS);
     }

@@ -67,7 +67,7 @@ impl Names {
         const PREFIXES: [&str; 4] =
             ["model", "language_model.model", "model.language_model", "model.text_model"];
         let there = |prefix: &&str| {
-            checkpoint.tensors().any(|t| t.name.starts_with(&format!("{prefix}.embed_tokens.")))
+            checkpoint.names().any(|name| name.starts_with(&format!("{prefix}.embed_tokens.")))
         };
         let bare = if nested { "language_model.model" } else { self.prefix };
         let prefix = PREFIXES.into_iter().find(there).unwrap_or(bare);

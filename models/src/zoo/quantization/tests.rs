@@ -185,8 +185,25 @@ fn globs_tell_experts_apart_only_where_they_can_match() {
         ("mtp.layers.0*", false),
         ("l.*.up", false),
     ] {
-        let ignored = vec![Pattern::Glob(glob.into())];
+        let ignored = [Pattern::Glob(glob.into())].into_iter().collect();
         let quantization = Quantization { ignored, ..Quantization::default() };
         assert_eq!(quantization.tells_apart(one, other), apart, "{glob}");
     }
+}
+
+#[test]
+fn a_million_names_that_stay_plain_are_looked_up() {
+    let entries = (0..1_000_000).map(|n| Pattern::Glob(format!("stranger.{n}")));
+    let known = ["model.layers.1.mlp", "*.gate"].map(|glob| Pattern::Glob(glob.into()));
+    let ignored: super::Ignored = entries.chain(known).collect();
+    let begun = std::time::Instant::now();
+    for layer in 0..10_000 {
+        let module = |part: &str| format!("model.layers.{layer}.{part}");
+        assert_eq!(ignored.matches(&module("mlp.up_proj")), layer == 1);
+        assert_eq!(ignored.matches(&module("mlp")), layer == 1);
+        assert!(ignored.matches(&module("router.gate")) && !ignored.matches(&module("mlp2")));
+    }
+    assert!(ignored.matches("stranger.999999.weight") && !ignored.matches("stranger"));
+    // One after the other they would take a minute.
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
 }

@@ -120,12 +120,7 @@ fn notes(fields: &Fields<'_>) -> Result<Vec<String>, ModelError> {
         notes.push(format!("the checkpoint asks for a recurrent state in {dtype}; it is kept in f32"));
     }
     for key in ["mtp_num_hidden_layers", "num_nextn_predict_layers"] {
-        if count(fields, key, 0)? > 0 {
-            notes.push("the layers that predict further tokens are left out".to_owned());
-        }
-    }
-    if fields.get("vision_config").is_some() {
-        notes.push("the tower that reads images is left out".to_owned());
+        count(fields, key, 0)?;
     }
     Ok(notes)
 }

@@ -96,10 +96,6 @@ pub(super) fn from_gguf(checkpoint: &Checkpoint, arch: &str, family: Family) -> 
     if biased && !plain {
         return Err(ModelError::unsupported("attn_q.bias", "gated attention without biases is"));
     }
-    let mut notes = Vec::new();
-    if extra > 0 {
-        notes.push("the layers that predict further tokens are left out".to_owned());
-    }
     Config {
         vocab: gguf_vocab(keys.meta, arch)?,
         hidden,
@@ -111,7 +107,7 @@ pub(super) fn from_gguf(checkpoint: &Checkpoint, arch: &str, family: Family) -> 
         tied: checkpoint.tensor("output.weight").is_none(),
         biased,
         nested: false,
-        notes,
+        notes: vec![],
         rope: rope_from_gguf(checkpoint, arch, 10_000.0, shape.head_dim)?,
     }
     .checked()

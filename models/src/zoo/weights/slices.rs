@@ -26,6 +26,7 @@ impl Weights<'_> {
         let (format, pieces) = if self.is_bare() {
             let scheme = self.quantization.scheme(packed::module(tensor), Module::Linear, cols)?;
             let format = scheme.map_or(self.assumed, |s| s.format(self.assumed));
+            self.take(tensor, format)?;
             (format, Source::tensor(tensor, stored).pieces)
         } else {
             let found = packed::find(self.checkpoint, tensor, wanted)?;

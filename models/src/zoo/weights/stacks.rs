@@ -45,8 +45,13 @@ impl Weights<'_> {
         let total = total(experts, rows)?;
         let apart = names.split.iter().any(|name| self.has(name, false));
         let (format, source, split) = if self.is_bare() {
-            let split = self.quantization.names(packed::module(names.split[0]));
-            (self.bare_gate_up(names, experts, cols)?, Source::tensor(names.fused, total), split)
+            let split = match self.listed {
+                true => !self.has(names.fused, false),
+                false => self.quantization.names(packed::module(names.split[0])),
+            };
+            let format = self.bare_gate_up(names, experts, cols)?;
+            self.take_gate_up(names, apart, experts, format)?;
+            (format, Source::tensor(names.fused, total), split)
         } else if let Some(separate) = names.separate.filter(|_| !apart && !self.has(names.fused, false)) {
             let wanted = Wanted { experts: None, rows: width, cols };
             let half = |part: usize| {
@@ -71,6 +76,24 @@ impl Weights<'_> {
         };
         let matrix = Matrix { source, rows: total, cols, format, experts };
         Ok(GateUp { matrix: self.push(names.fused, matrix), split })
+    }
+
+    /// Takes such a stack from an index without its shards.
+    fn take_gate_up(
+        &self,
+        names: &GateUpNames<'_>,
+        apart: bool,
+        experts: u32,
+        format: Format,
+    ) -> Result<(), ModelError> {
+        match names.separate.filter(|_| !apart && !self.has(names.fused, false)) {
+            _ if !self.listed => Ok(()),
+            Some(separate) => (0..experts)
+                .flat_map(|expert| [(expert, 0), (expert, 1)])
+                .try_for_each(|(expert, part)| self.take(&separate(expert, part), format)),
+            None if apart => names.split.iter().try_for_each(|name| self.take(name, format)),
+            None => self.take(names.fused, format),
+        }
     }
 
     /// What a configuration alone says of such a stack.
@@ -125,7 +148,9 @@ impl Weights<'_> {
         width: u32,
     ) -> Result<VectorId, ModelError> {
         let len = total(experts, width.saturating_mul(2))?;
-        let Some([gate, up]) = split.filter(|_| !self.is_bare()) else {
+        let Some([gate, up]) =
+            split.filter(|[gate, _]| !self.is_bare() || self.listed && self.has(gate, false))
+        else {
             return self.stacked_vector(fused, experts, width.saturating_mul(2));
         };
         let format = self.float_format(gate, &[experts, width])?;
