@@ -172,7 +172,9 @@ fn some_of_the_shards_is_an_error_that_names_the_missing_one() {
     let mut shard = (header.len() as u64).to_le_bytes().to_vec();
     shard.extend_from_slice(header.as_bytes());
     shard.extend_from_slice(&[0, 0]);
-    let path = directory("some", &[("config.json", CONFIG), (NAME, INDEX)]);
+    let index = r#"{"weight_map": {"model.embed_tokens.weight": "model-00001-of-00002.safetensors",
+        "lm_head.weight": "model-00002-of-00002.safetensors"}}"#;
+    let path = directory("some", &[("config.json", CONFIG), (NAME, index)]);
     std::fs::write(path.join("model-00001-of-00002.safetensors"), shard).unwrap();
     let error = Checkpoint::open(&path).unwrap_err().to_string();
     assert!(error.contains("model-00002-of-00002.safetensors") && error.contains("no such file"), "{error}");

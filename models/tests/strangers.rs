@@ -108,7 +108,11 @@ fn what_no_part_of_a_layer_reads_is_named_but_for_known_side_tensors() {
     ] {
         tensors.set(side, "F32", &[8]);
     }
-    assert_eq!(tensors.build(&published("llama")).unwrap(), golden("llama"));
+    let mut model = tensors.build(&published("llama")).unwrap();
+    let told = std::mem::take(&mut model.notes);
+    assert_eq!(told.len(), 2, "the tower and the layers that draft: {told:?}");
+    assert!(told.iter().all(|note| note.contains("left out")), "{told:?}");
+    assert_eq!(model, golden("llama"));
 }
 
 #[test]

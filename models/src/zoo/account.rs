@@ -84,7 +84,7 @@ pub(super) fn check<'c>(checkpoint: &'c Checkpoint, model: &Model) -> Result<Vec
             None if belongs(tensor, &read) => Some((0, tensor)),
             None => {
                 // A head that is the embedding over again is no other weight.
-                if !tensor.ends_with("lm_head.weight") {
+                if !tensor.split('.').any(|part| part == "lm_head") {
                     left.push(tensor);
                 }
                 None

@@ -206,8 +206,8 @@ impl Quantization {
             Pattern::Regex(_) => true,
         };
         let (from, to) = (format!("{stem}0"), format!("{stem}:"));
-        self.named.range(from..to).next().is_some()
-            || self.ignored.has_between(&from, &to)
+        self.ignored.has_between(&from, &to)
+            || self.named.range(from..to).next().is_some()
             || self.ignored.patterns().chain(self.rules.iter().map(|(p, _)| p)).any(tells)
     }
 
