@@ -1,7 +1,6 @@
 //! What is said where the system gives this process no further thread or process: which limit that is, as far as it can be
 //! read.
 
-use crate::error::ModelError;
 use std::io;
 
 /// So many below the limit it is named: threads of a driver that went down with what failed are gone from the books.
@@ -32,11 +31,11 @@ pub fn at_limit() -> Option<String> {
 /// Starts a thread and waits for it, before somebody does who panics where there is none.
 ///
 /// # Errors
-/// [`ModelError::Thread`].
+/// [`crate::ModelError::Thread`].
 #[cfg(feature = "hub")]
-pub(crate) fn one(for_what: &'static str) -> Result<(), ModelError> {
+pub(crate) fn one(for_what: &'static str) -> Result<(), crate::ModelError> {
     let started = std::thread::Builder::new().spawn(|| ());
-    let thread = started.map_err(|source| ModelError::thread(for_what, source))?;
+    let thread = started.map_err(|source| crate::ModelError::thread(for_what, source))?;
     let _ = thread.join();
     Ok(())
 }
