@@ -78,7 +78,7 @@ fn narrow<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
 
 /// Bit i of a byte as byte i.
 fn bits_of(byte: u8) -> u64 {
-    let bits = u64::from(byte) * 0x0101_0101_0101_0101 & 0x8040_2010_0804_0201;
+    let bits = (u64::from(byte) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
     // What is not 0 reaches the top of its byte.
     (bits + 0x7F7F_7F7F_7F7F_7F7F) >> 7 & 0x0101_0101_0101_0101
 }

@@ -7,7 +7,7 @@
 //!   and 32 rows of x.
 //! * *broadcast*: 8 lanes of one subgroup, each with 6 rows of W of its own, and 32 rows of x for all: of each 8 of those a
 //!   lane loads four values of one and hands them to the others. No workgroup memory, no barrier. For up to 8 rows of x it
-//!   is the body of the mat-vec, [`row_lanes`].
+//!   is the body of the mat-vec, `row_lanes`.
 //! * *plain*: 8 lanes with 8 rows of W each and 4 rows of x, which every lane loads by itself. The same without
 //!   subgroups.
 //!

@@ -48,6 +48,8 @@ extern "C" fn ended(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     #[test]
     fn the_document_is_one() {
         let document: serde_json::Value = serde_json::from_str(super::DOCUMENT).unwrap();
