@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A driver may be compiling, and other tests may run.
@@ -46,16 +46,7 @@ fn ended_by(name: &str, number: i32, json: bool) {
     } else {
         assert_eq!(stdout.read(&mut [0; 1]).unwrap(), 1, "it ended by itself");
     }
-    let sent = Instant::now();
-    assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(sent.elapsed() < SOON, "{name}: it goes on");
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    assert_eq!((status.code(), status.signal()), (None, Some(number)), "{name}");
+    end(&mut child, name, number, name);
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();
     if json {
@@ -65,6 +56,20 @@ fn ended_by(name: &str, number: i32, json: bool) {
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(!said.contains("panicked"), "{said}");
     assert_eq!((files(&folder), files(Path::new(&model))), (BTreeSet::new(), before), "{name}");
+}
+
+/// Sends a signal, which ends the process soon and as that signal does.
+fn end(child: &mut Child, name: &str, number: i32, of: &str) {
+    let sent = Instant::now();
+    assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(sent.elapsed() < SOON, "{of}: it goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!((status.code(), status.signal()), (None, Some(number)), "{of}");
 }
 
 /// Runs a verb and sends `signal` so long after it began, be it loading, compiling, reading a prompt or counting.
@@ -83,16 +88,7 @@ fn verb_ended_by(name: &str, number: i32, args: &[&str], after: u64) {
     std::thread::sleep(Duration::from_millis(after));
     let of = format!("{args:?} {name} after {after} ms");
     assert!(child.try_wait().unwrap().is_none(), "{of}: it ended by itself");
-    let sent = Instant::now();
-    assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(sent.elapsed() < SOON, "{of}: it goes on");
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    assert_eq!((status.code(), status.signal()), (None, Some(number)), "{of}");
+    end(&mut child, name, number, &of);
     let (mut rest, mut said) = (String::new(), String::new());
     child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();

@@ -130,6 +130,14 @@ impl<'a> Pricer<'a> {
         self.priced(geometry, most).ok()
     }
 
+    /// Why the geometry is refused by something other than so many bytes; what is past them is not priced to its end.
+    pub(crate) fn refusal_within(&self, geometry: &Geometry, most: u64) -> Option<PlanError> {
+        match self.priced(geometry, most) {
+            Err(Stop::Refused(error)) => Some(error),
+            Err(Stop::Beyond) | Ok(_) => None,
+        }
+    }
+
     /// The least that a price is, in no time: weights, pools and the tables of a step without padding. `None` for most
     /// geometries that are refused.
     pub(crate) fn least(&self, geometry: &Geometry) -> Option<u64> {

@@ -420,16 +420,14 @@ impl Report {
             &frontier,
             &samples,
             &|| changes.set(price.as_ref().map(|p| levers(pricer, geometry, p.total())).unwrap_or_default()),
-            &|| context.set(solver.largest_context(geometry).map(|g| g.context)),
-            &|| slots.set(solver.largest_slots(geometry).map(|g| g.slots)),
-            &|| chunk.set(solver.largest_chunk(geometry).map(|g| g.prefill_chunk)),
+            &|| context.set(solver.context_found(geometry)),
+            &|| slots.set(solver.slots_found(geometry)),
+            &|| chunk.set(solver.chunk_found(geometry)),
             &|| images.set(ImagesPart::of(&solver, geometry)),
             &|| rungs.set(ladder(&solver, geometry)),
             &samples,
             &frontier,
         ]);
-        let largest = solver
-            .ended(geometry, [context.take().flatten(), slots.take().flatten(), chunk.take().flatten()]);
         let report = Self {
             schema: SCHEMA,
             model: model_part.take().unwrap_or_else(|| ModelPart::of(checkpoint, model)),
@@ -460,7 +458,11 @@ impl Report {
             refusal,
             ladder: rungs.take().unwrap_or_default(),
             levers: changes.take().unwrap_or_default(),
-            largest,
+            largest: Fits::of(
+                context.take().unwrap_or_default(),
+                slots.take().unwrap_or_default(),
+                chunk.take().unwrap_or_default(),
+            ),
             runtime: ours(),
             rules: Vec::new(),
             host: Vec::new(),

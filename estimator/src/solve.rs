@@ -78,6 +78,26 @@ pub struct FrontierPoint {
     pub bounded_by: Option<End>,
 }
 
+/// The largest of one number of a geometry that fits with the rest as asked, and why none larger.
+#[derive(Debug, Default)]
+pub(crate) struct Largest {
+    value: Option<u32>,
+    end: Option<End>,
+    stop: Option<String>,
+}
+
+impl Fits {
+    pub(crate) fn of(context: Largest, slots: Largest, prefill_chunk: Largest) -> Self {
+        Fits {
+            context: context.value,
+            slots: slots.value,
+            prefill_chunk: prefill_chunk.value,
+            bounded_by: Ends { context: context.end, slots: slots.end, prefill_chunk: prefill_chunk.end },
+            stopped_by: Stops { context: context.stop, slots: slots.stop, prefill_chunk: prefill_chunk.stop },
+        }
+    }
+}
+
 /// The most slots that are looked at.
 const MOST_SLOTS: u32 = 4096;
 /// The largest chunk that is looked at.
@@ -135,37 +155,43 @@ impl Solver<'_> {
         self.largest(1..=most, beside, |prefill_chunk| Geometry { prefill_chunk, ..geometry.clone() })
     }
 
-    /// The largest context, slots and chunk that were found, and whether something that does not fit ended the search.
-    pub(crate) fn ended(&self, geometry: &Geometry, found: [Option<u32>; 3]) -> Fits {
-        let [context, slots, prefill_chunk] = found;
-        let bounded_by = Ends {
-            context: context.and_then(|context| self.context_end(geometry, context)),
-            slots: slots.filter(|slots| *slots >= MOST_SLOTS).map(|_| End::Search),
-            prefill_chunk: prefill_chunk.and_then(|chunk| match chunk {
-                _ if chunk >= longest_step(geometry) => Some(End::Context),
-                _ => (chunk >= MOST_CHUNK).then_some(End::Search),
-            }),
-        };
+    /// [`Solver::largest_context`], and what ended the search.
+    pub(crate) fn context_found(&self, geometry: &Geometry) -> Largest {
+        let context = self.largest_context(geometry).map(|g| g.context);
+        let end = context.and_then(|context| self.context_end(geometry, context));
+        self.found(context, end, |n| Geometry {
+            context: (n.div_ceil(PAGE) + 1).saturating_mul(PAGE),
+            ..geometry.clone()
+        })
+    }
+
+    /// [`Solver::largest_slots`], and what ended the search.
+    pub(crate) fn slots_found(&self, geometry: &Geometry) -> Largest {
+        let slots = self.largest_slots(geometry).map(|g| g.slots);
+        let end = slots.filter(|slots| *slots >= MOST_SLOTS).map(|_| End::Search);
+        self.found(slots, end, |n| with_slots(geometry, n + 1))
+    }
+
+    /// [`Solver::largest_chunk`], and what ended the search.
+    pub(crate) fn chunk_found(&self, geometry: &Geometry) -> Largest {
+        let chunk = self.largest_chunk(geometry).map(|g| g.prefill_chunk);
+        let end = chunk.and_then(|chunk| match chunk {
+            _ if chunk >= longest_step(geometry) => Some(End::Context),
+            _ => (chunk >= MOST_CHUNK).then_some(End::Search),
+        });
+        self.found(chunk, end, |n| Geometry { prefill_chunk: n + 1, ..geometry.clone() })
+    }
+
+    fn found(&self, largest: Option<u32>, end: Option<End>, more: impl Fn(u32) -> Geometry) -> Largest {
         // A step past what was found and not past what was tried.
-        let stop = |more: Option<Geometry>, end: Option<End>| self.limit(&more.filter(|_| end.is_none())?);
-        let context_more = |pages: u32| Geometry { context: pages.saturating_mul(PAGE), ..geometry.clone() };
-        let chunk_more = |prefill_chunk: u32| Geometry { prefill_chunk, ..geometry.clone() };
-        let stopped_by = Stops {
-            context: stop(context.map(|n| context_more(n.div_ceil(PAGE) + 1)), bounded_by.context),
-            slots: stop(slots.map(|n| with_slots(geometry, n + 1)), bounded_by.slots),
-            prefill_chunk: stop(prefill_chunk.map(|n| chunk_more(n + 1)), bounded_by.prefill_chunk),
-        };
-        Fits { context, slots, prefill_chunk, bounded_by, stopped_by }
+        let stop = largest.filter(|_| end.is_none()).and_then(|n| self.limit(&more(n)));
+        Largest { value: largest, end, stop }
     }
 
     /// What a geometry breaks before any memory, in a sentence.
     pub(crate) fn limit(&self, geometry: &Geometry) -> Option<String> {
-        // What is past the budget by its pools alone is not priced to its end.
-        let over = |least: u64| self.most().is_none_or(|most| least > most);
-        if self.least(geometry).is_some_and(over) {
-            return None;
-        }
-        self.pricer.price(geometry).err().map(|error| error.to_string())
+        let most = self.most()?.checked_sub(self.taken(geometry)?)?;
+        self.pricer.refusal_within(geometry, most).map(|error| error.to_string())
     }
 
     /// What ended the search for the longest context at this one, where a page more was not tried.

@@ -6,6 +6,7 @@ pub mod error;
 pub mod graph;
 #[cfg(feature = "hub")]
 pub mod hub;
+pub mod limits;
 pub mod model;
 pub mod rope;
 pub mod text;

@@ -1,6 +1,7 @@
 //! What is said where the system gives this process no further thread or process: which limit that is, as far as it can be
 //! read.
 
+use crate::limits;
 use std::io;
 
 /// So many below the limit it is named: threads of a driver that went down with what failed are gone from the books.
@@ -25,7 +26,7 @@ pub fn at_limit() -> Option<String> {
     let statuses = others()
         .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
         .filter_map(|entry| status(&std::fs::read_to_string(entry.path().join("status")).ok()?));
-    says(&read("/proc/self/limits"), own, statuses)
+    says(&limits::text(), own, statuses)
 }
 
 /// Starts a thread and waits for it, before somebody does who panics where there is none.
@@ -62,8 +63,7 @@ fn status(text: &str) -> Option<Status> {
 
 /// The same of the text of `/proc/self/limits`, and of all processes.
 fn says(limits: &str, own: Status, all: impl Iterator<Item = Status>) -> Option<String> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max processes"))?;
-    let most = line.split_whitespace().next()?.parse::<u64>().ok()?;
+    let most = limits::soft(limits, "Max processes")?;
     if own.user == 0 || own.capabilities & EXEMPT != 0 {
         return None;
     }

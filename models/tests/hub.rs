@@ -305,7 +305,7 @@ fn what_passes_is_asked_again() {
         assert_eq!(reason(opened), HubReason::Timeout, "{fault:?}");
         let took = begun.elapsed();
         // Two timeouts of 400 ms and what one attempt may overrun them by; 51 attempts would take 20 s.
-        assert!(took < Duration::from_millis(2500), "{fault:?}: {took:?}");
+        assert!(took < Duration::from_secs(10), "{fault:?}: {took:?}");
     }
     // A server that wants more patience than there is.
     server.seen();

@@ -2,6 +2,7 @@
 //! addresses. Only Linux is asked; elsewhere the answers are unknown.
 
 use crate::cgroup;
+use plimsoll_models::limits;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -93,12 +94,12 @@ fn parse_kills(text: &str) -> Option<u64> {
 
 /// Bytes of address space that this process may have (`ulimit -v`); `None` where it is not limited or nobody says.
 pub fn address_space() -> Option<u64> {
-    crate::rlimit::soft(&std::fs::read_to_string("/proc/self/limits").ok()?, "Max address space")
+    limits::soft(&limits::text(), "Max address space")
 }
 
 /// Bytes of data that this process may have (`ulimit -d`), likewise.
 pub fn data_size() -> Option<u64> {
-    crate::rlimit::soft(&std::fs::read_to_string("/proc/self/limits").ok()?, "Max data size")
+    limits::soft(&limits::text(), "Max data size")
 }
 
 /// The largest processes other than this one, largest first; empty where nobody says.

@@ -6,6 +6,7 @@
 
 use crate::memory::MemorySource;
 use crate::{RuntimeError, workers};
+use plimsoll_models::limits::{self, soft};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -89,12 +90,6 @@ fn parse(limits: &str, status: &str) -> Vec<Room> {
     addresses.into_iter().chain(data).collect()
 }
 
-/// A soft limit in the text of `/proc/self/limits`; `None` where there is none.
-pub(crate) fn soft(limits: &str, name: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 /// Which device of the process it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
@@ -160,8 +155,7 @@ fn opening(alive: usize) -> Opening {
 }
 
 fn allows(opening: Opening) -> Result<(), RuntimeError> {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let stack = soft(&limits, "Max stack size").unwrap_or(STACK);
+    let stack = soft(&limits::text(), "Max stack size").unwrap_or(STACK);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     for Room { source, limit, left } in rooms(Path::new("/")) {
         let need = start(takes(source), opening, cores, stack);

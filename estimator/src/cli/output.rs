@@ -57,18 +57,14 @@ pub fn hint(text: fmt::Arguments<'_>) {
 /// [`Failure::File`].
 pub fn writable(path: &Path) -> Result<(), Failure> {
     let failed = |error| Failure::file("write", path, error);
-    let open = |path: &Path, options: &mut std::fs::OpenOptions| options.open(path).map(drop).map_err(failed);
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => Err(failed(io::ErrorKind::IsADirectory.into())),
         // Opening to append changes nothing; devices and pipes are left alone.
-        Ok(meta) if meta.is_file() => open(path, std::fs::OpenOptions::new().append(true)),
-        Ok(_) => Ok(()),
-        Err(_) => {
-            let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let trial = folder.join(format!(".plimsoll-{}", std::process::id()));
-            open(&trial, std::fs::OpenOptions::new().write(true).create_new(true))?;
-            std::fs::remove_file(&trial).map_err(failed)
+        Ok(meta) if meta.is_file() => {
+            std::fs::OpenOptions::new().append(true).open(path).map(drop).map_err(failed)
         }
+        Ok(_) => Ok(()),
+        Err(_) => part().tempfile_in(folder(path)).and_then(tempfile::NamedTempFile::close).map_err(failed),
     }
 }
 
@@ -86,24 +82,32 @@ pub fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 fn replace(path: &Path, bytes: &[u8], before: Option<std::fs::Metadata>) -> io::Result<()> {
-    let part = path.with_file_name(format!(".plimsoll-{}.part", std::process::id()));
-    let mut file = match std::fs::File::create_new(&part) {
+    let mut part = match part().tempfile_in(folder(path)) {
         // A folder that takes no new file may hold one that can be written.
         Err(error) if before.is_some() && error.kind() == io::ErrorKind::PermissionDenied => {
             return std::fs::write(path, bytes);
         }
-        created => created?,
+        made => made?,
     };
-    let written = file.write_all(bytes).and_then(|()| match before {
-        Some(before) => file.set_permissions(before.permissions()),
-        None => Ok(()),
-    });
-    drop(file);
-    let done = written.and_then(|()| std::fs::rename(&part, path));
-    if done.is_err() {
-        let _ = std::fs::remove_file(&part);
+    part.write_all(bytes)?;
+    if let Some(before) = before {
+        part.as_file().set_permissions(before.permissions())?;
     }
-    done
+    part.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A file beside another, gone again unless it takes its place: with the rights that any new file has.
+fn part() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".plimsoll-").suffix(".part");
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder
 }
 
 /// Makes a write past the limit on files (`ulimit -f`) an error of that write, where it would end the process: for the

@@ -252,7 +252,8 @@ pub fn price(
     }?;
     if images > 0 {
         price.rules.push(format!(
-            "images: the tower's weights are loaded, {} bytes however many images there are; what it holds while it reads them is not a closed form and not in the total, and their tokens are part of the context",
+            "images: the tower's weights are loaded, {} bytes however many images there are; what it holds while it \
+             reads them is not a closed form and not in the total, and their tokens are part of the context",
             stored_bytes(model, Part::Vision)
         ));
     }

@@ -48,8 +48,8 @@ impl FileBytes {
         }
         // SAFETY: the map is read-only and private to this value. Another process may still write to the file or shorten
         // it: what is read then is any bytes, which is why nothing is taken for loaded before `unchanged`, and pages that
-        // are gone end the process (see `lost_pages`). Reading tens of gigabytes
-        // into memory instead would double the footprint this project exists to bound.
+        // are gone end the process (see `lost_pages`). Reading tens of gigabytes into memory instead would double the
+        // footprint this project exists to bound.
         let map = unsafe { Mmap::map(&file) }.map_err(|e| ModelError::io("map", path, e))?;
         let modified = meta.modified().ok();
         Ok(FileBytes::Mapped(MappedFile { map, file, path: path.to_owned(), modified }))

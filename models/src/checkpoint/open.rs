@@ -132,12 +132,8 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
     if !config.is_file() {
         let got = match std::fs::symlink_metadata(&config) {
             Ok(_) => format!("a {CONFIG} that is no regular file"),
-            Err(_) => notes.into_iter().next().map_or_else(
-                || "neither".to_owned(),
-                |_: String| {
-                    "weights, and nothing that says what they are or how they belong together".to_owned()
-                },
-            ),
+            Err(_) if notes.is_empty() => "neither".to_owned(),
+            Err(_) => "weights, and nothing that says what they are or how they belong together".to_owned(),
         };
         return Err(ModelError::corrupt(path, "directory", "config.json or one .gguf file", got));
     }
