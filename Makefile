@@ -7,20 +7,23 @@ CARGO ?= cargo
 export XDG_RUNTIME_DIR ?= /tmp
 SMOLLM2 = .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
+# As it was given: in a recipe its quotes would end the shell's, and what follows would be run.
+demo demo-smollm2: export ASKED = $(value PROMPT)
+
 .PHONY: demo demo-smollm2 test lint units fuzz cross bench widths models setup-demo setup-run setup-test
 
 ## Asks the bundled model PROMPT: shows the admitted plan, then the answer. Fetches no model.
 demo: PROMPT ?= How do I reef a sail?
 demo: setup-demo
 	$(CARGO) build --bin plimsoll
-	$(CARGO) run --quiet --bin plimsoll -- run -v --chat --context 1024 -n 96 --prompt "$(PROMPT)"
+	$(CARGO) run --quiet --bin plimsoll -- run -v --chat --context 1024 -n 96 --prompt "$$ASKED"
 
 ## Runs SmolLM2-135M-Instruct: shows the admitted plan, then a continuation of PROMPT.
 demo-smollm2: PROMPT ?= Once upon a time, in a small village by the sea,
 demo-smollm2: setup-run
 	scripts/models.sh smollm2
 	$(CARGO) build --bin plimsoll
-	$(CARGO) run --quiet --bin plimsoll -- run $(SMOLLM2) -v --context 1024 --chunk 128 -n 40 --prompt "$(PROMPT)"
+	$(CARGO) run --quiet --bin plimsoll -- run $(SMOLLM2) -v --context 1024 --chunk 128 -n 40 --prompt "$$ASKED"
 
 ## Everything CI holds the project to.
 test: setup-test models lint units fuzz cross

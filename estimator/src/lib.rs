@@ -35,6 +35,7 @@ mod recurrent;
 pub mod report;
 mod retained;
 pub mod roofline;
+pub mod shards;
 mod show;
 pub mod solve;
 mod sound;

@@ -14,6 +14,7 @@ use crate::plan::{KvPlan, LOAD_HOST, Segment};
 use crate::pool::{Slab, padded};
 use crate::prepare::Prepared;
 use crate::report::{Bytes, KvBytes, Largest};
+use crate::shards::{Cut, Shards, WeightCuts};
 use crate::sound;
 use plimsoll_kernels::{Profile, StepShape};
 use plimsoll_models::Model;
@@ -33,6 +34,10 @@ pub struct Price {
     pub largest_binding: Largest,
     /// Pipelines.
     pub pipelines: u32,
+    /// Buffers: each is one allocation.
+    pub buffers: u32,
+    /// Layers whose pages are larger than a binding.
+    pub kv_cut: Cut,
 }
 
 impl Price {
@@ -143,6 +148,13 @@ impl<'a> Pricer<'a> {
     pub(crate) fn least(&self, geometry: &Geometry) -> Option<u64> {
         let prepared = self.prepared(geometry).ok()?;
         Placed::least(self.model, geometry, self.profile, prepared).ok()
+    }
+
+    /// What the limits cut of the plan with that price.
+    pub fn shards(&self, price: &Price) -> Shards {
+        let weights =
+            self.prepared.as_ref().map(|p| WeightCuts::of(self.model, &p.groups)).unwrap_or_default();
+        Shards { buffers: price.buffers, weights, kv: price.kv_cut }
     }
 
     /// The most tokens of a step and the most logit rows that any geometry may have.
@@ -330,6 +342,8 @@ fn sums(
         largest_allocation: largest.map(|s| Largest { name: s.name(), bytes: s.bytes }).unwrap_or_default(),
         largest_binding: binding.map(|(bytes, name)| Largest { name, bytes }).unwrap_or_default(),
         pipelines,
+        buffers: u32::try_from(weights.slabs.len() + slabs.len()).unwrap_or(u32::MAX),
+        kv_cut: Cut::of_kv(kv),
     }
 }
 

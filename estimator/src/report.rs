@@ -13,6 +13,7 @@ use crate::peers::{Bound, Line};
 use crate::plan::{Plan, Segment};
 use crate::pricer::Pricer;
 use crate::roofline::Ceilings;
+use crate::shards::Shards;
 use crate::solve::{End, Frontier, Search, Solver};
 use crate::verdict::{self, Lasts, Overhead, Refusal, Suggestion, Verdict};
 use crate::weights::{self, Parts};
@@ -285,6 +286,9 @@ pub struct Report {
     /// `None` where there is no plan, or another engine's is no closed form.
     pub largest_allocation: Option<Largest>,
     pub largest_binding: Option<Largest>,
+    /// What is larger than those may be; `None` as they are.
+    #[serde(default)]
+    pub shards: Option<Shards>,
     pub budget: Option<BudgetPart>,
     /// What buffers and bindings keep to; empty by another engine's rules, which do not ask.
     #[serde(default)]
@@ -452,6 +456,7 @@ impl Report {
             recurrent_bytes_per_slot: Some(crate::recurrent::bytes_per_slot(model, geometry)),
             largest_allocation: price.as_ref().map(|p| p.largest_allocation.clone()),
             largest_binding: price.as_ref().map(|p| p.largest_binding.clone()),
+            shards: price.as_ref().map(|p| pricer.shards(p)),
             budget: budget.map(BudgetPart::of),
             limits: Vec::new(),
             verdict: word.into(),

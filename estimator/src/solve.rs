@@ -80,14 +80,14 @@ pub struct FrontierPoint {
 
 /// The largest of one number of a geometry that fits with the rest as asked, and why none larger.
 #[derive(Debug, Default)]
-pub(crate) struct Largest {
+pub(crate) struct Extent {
     value: Option<u32>,
     end: Option<End>,
     stop: Option<String>,
 }
 
 impl Fits {
-    pub(crate) fn of(context: Largest, slots: Largest, prefill_chunk: Largest) -> Self {
+    pub(crate) fn of(context: Extent, slots: Extent, prefill_chunk: Extent) -> Self {
         Fits {
             context: context.value,
             slots: slots.value,
@@ -156,7 +156,7 @@ impl Solver<'_> {
     }
 
     /// [`Solver::largest_context`], and what ended the search.
-    pub(crate) fn context_found(&self, geometry: &Geometry) -> Largest {
+    pub(crate) fn context_found(&self, geometry: &Geometry) -> Extent {
         let context = self.largest_context(geometry).map(|g| g.context);
         let end = context.and_then(|context| self.context_end(geometry, context));
         self.found(context, end, |n| Geometry {
@@ -166,14 +166,14 @@ impl Solver<'_> {
     }
 
     /// [`Solver::largest_slots`], and what ended the search.
-    pub(crate) fn slots_found(&self, geometry: &Geometry) -> Largest {
+    pub(crate) fn slots_found(&self, geometry: &Geometry) -> Extent {
         let slots = self.largest_slots(geometry).map(|g| g.slots);
         let end = slots.filter(|slots| *slots >= MOST_SLOTS).map(|_| End::Search);
         self.found(slots, end, |n| with_slots(geometry, n + 1))
     }
 
     /// [`Solver::largest_chunk`], and what ended the search.
-    pub(crate) fn chunk_found(&self, geometry: &Geometry) -> Largest {
+    pub(crate) fn chunk_found(&self, geometry: &Geometry) -> Extent {
         let chunk = self.largest_chunk(geometry).map(|g| g.prefill_chunk);
         let end = chunk.and_then(|chunk| match chunk {
             _ if chunk >= longest_step(geometry) => Some(End::Context),
@@ -182,10 +182,10 @@ impl Solver<'_> {
         self.found(chunk, end, |n| Geometry { prefill_chunk: n + 1, ..geometry.clone() })
     }
 
-    fn found(&self, largest: Option<u32>, end: Option<End>, more: impl Fn(u32) -> Geometry) -> Largest {
+    fn found(&self, largest: Option<u32>, end: Option<End>, more: impl Fn(u32) -> Geometry) -> Extent {
         // A step past what was found and not past what was tried.
         let stop = largest.filter(|_| end.is_none()).and_then(|n| self.limit(&more(n)));
-        Largest { value: largest, end, stop }
+        Extent { value: largest, end, stop }
     }
 
     /// What a geometry breaks before any memory, in a sentence.

@@ -7,6 +7,10 @@ use plimsoll_estimator::cli::{Failure, end_of_usage, estimate, fleet, output};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Prices a language model to the byte, before anything is loaded.
 ///
 /// Exit codes: 0 fits (or no budget), 2 usage, 3 refused, 4 cannot price, 5 bad input file, 6 no memory left.

@@ -154,11 +154,8 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         if let Some(bytes) = report.recurrent_bytes_per_slot.filter(|bytes| *bytes > 0) {
             let _ = writeln!(text, "recurrent state: {} bytes a slot, at any context", grouped(bytes));
         }
-        let largest = [("buffer", &report.largest_allocation), ("binding", &report.largest_binding)];
-        for (what, largest) in largest {
-            if let Some(largest) = largest {
-                let _ = writeln!(text, "largest {what}: {}, {}", largest.name, human(largest.bytes));
-            }
+        for line in report.largest_lines() {
+            let _ = writeln!(text, "{line}");
         }
         for line in &report.host {
             let _ = writeln!(text, "on the host: {}, {}", line.name, human(line.bytes));

@@ -220,15 +220,13 @@ fn levers(out: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn checks(out: &mut String, report: &Report) -> fmt::Result {
-    let largest = [("buffer", &report.largest_allocation), ("binding", &report.largest_binding)];
-    if report.checks.is_empty() && report.ceilings.is_none() && largest.iter().all(|(_, l)| l.is_none()) {
+    let largest = report.largest_lines();
+    if report.checks.is_empty() && report.ceilings.is_none() && largest.is_empty() {
         return Ok(());
     }
     writeln!(out, "<section aria-labelledby=\"limits\">\n<h2 id=\"limits\">Limits</h2>\n<ul>")?;
-    for (what, largest) in largest {
-        if let Some(largest) = largest {
-            writeln!(out, "<li>Largest {what}: {}, {}</li>", Text(&largest.name), human(largest.bytes))?;
-        }
+    for line in largest {
+        writeln!(out, "<li>{}</li>", Text(&line))?;
     }
     for check in &report.checks {
         let word = if check.ok { "kept" } else { "broken" };

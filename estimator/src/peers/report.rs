@@ -80,6 +80,7 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
             .and_then(|p| p.largest.clone())
             .map(|line| Largest { name: line.name, bytes: line.bytes }),
         largest_binding: None,
+        shards: None,
         budget: budget.map(BudgetPart::of),
         limits: Vec::new(),
         verdict,
