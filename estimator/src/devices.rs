@@ -250,6 +250,7 @@ mod tests {
             assert_eq!(d.bandwidth.is_some(), d.bandwidth_basis.is_some(), "{}", d.name);
             assert_eq!(d.f32.or(d.f16).or(d.matrix).is_some(), d.rate_basis.is_some(), "{}", d.name);
             assert_eq!(d.max_buffer.is_some(), d.limits_basis.is_some(), "{}", d.name);
+            assert!(d.source.as_ref().is_some_and(|s| s.starts_with("https://")), "{}", d.name);
             assert!(d.usable.zip(d.memory).is_none_or(|(usable, all)| usable <= all), "{}", d.name);
             assert!(
                 d.bandwidth.is_none_or(|b| (10_000_000_000..20_000_000_000_000).contains(&b)),
