@@ -18,7 +18,7 @@ pub struct Cut {
 
 impl Cut {
     /// Of things in so many shards each.
-    fn of(shards: impl Iterator<Item = usize>) -> Self {
+    pub fn of(shards: impl Iterator<Item = usize>) -> Self {
         shards.filter(|shards| *shards > 1).fold(Self::default(), |sum, shards| Self {
             cut: sum.cut.saturating_add(1),
             shards: sum.shards.saturating_add(u32::try_from(shards).unwrap_or(u32::MAX)),

@@ -7,6 +7,7 @@ use common::hybrid::Hybrid;
 use common::{Toy, data};
 use plimsoll_estimator::plan::Segment;
 use plimsoll_estimator::report::bytes;
+use plimsoll_estimator::shards::Cut;
 use plimsoll_estimator::{Geometry, KvPair, KvStore, Plan, Price, Priced, Pricer};
 use plimsoll_kernels::{AttentionShape, KvFormat, Limits, Profile, StepShape};
 use plimsoll_models::model::State;
@@ -66,6 +67,8 @@ fn of(plan: &Plan) -> Price {
         largest_allocation: named(&largest.name, largest.bytes),
         largest_binding: named(label, binding),
         pipelines: plan.kernels.len() as u32,
+        buffers: plan.buffers.len() as u32,
+        kv_cut: Cut::of(plan.kv.layers.iter().map(|layer| layer.segments.len())),
     }
 }
 

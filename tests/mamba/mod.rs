@@ -1,6 +1,8 @@
 //! Steps through a state space, for tests and benches of lone kernels: packed sequences, poisoned slots and columns.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod conv;
+
 use crate::steps::{Noise, Run, assert_close, run, step_words};
 use plimsoll_kernels::ops::ssd;
 use plimsoll_kernels::{Kernel, Profile, Ssd, SsmShape, StepLayout, StepShape};

@@ -10,6 +10,9 @@ pub(crate) fn entry(reduce: Reduce) -> &'static str {
     }
 }
 
+/// The WGSL of `Lanes` where a workgroup is the lanes of one subgroup. Needs the constant `HALVES`.
+pub(crate) const ALONE: &str = include_str!("lanes_alone.wgsl");
+
 /// The WGSL of `key_of`, which orders floats by their bits, and of its inverses `bits_of` and `finite`.
 pub(crate) const FLOAT_KEY: &str = include_str!("float_key.wgsl");
 

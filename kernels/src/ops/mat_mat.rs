@@ -183,6 +183,7 @@ impl Variant {
             .text(inside)
             .text(include_str!("linear.wgsl"))
             .text(share)
+            .text(lanes::ALONE)
             .text(&lanes::unroll(include_str!("mat_mat_columns.wgsl"), &counts))
             .finish()
     }

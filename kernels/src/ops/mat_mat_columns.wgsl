@@ -5,14 +5,6 @@
 // values of K is short enough for its instruction cache, with the loads of a group right before its products, which hide
 // them. Each loop around it copies all sums once a round, so there is only one. Nobody returns early, and sums are stored in
 // a loop: masks of lanes that have left, and a store spelt out for each sum, are most of a compiler's time otherwise.
-struct Lanes {
-    @builtin(workgroup_id) workgroup: vec3<u32>,
-    @builtin(num_workgroups) workgroups: vec3<u32>,
-    @builtin(subgroup_invocation_id) lane: u32,
-}
-
-// Octs of a chunk that share a scale.
-const SHARING: u32 = 4u / HALVES;
 
 @compute @workgroup_size(8)
 fn main(at: Lanes) {

@@ -75,6 +75,7 @@ pub(crate) fn module(source: Source, share: &str, shape: &Shape) -> String {
         .text(include_str!("linear.wgsl"))
         .text(share)
         .text(&linear::ways(normed, gate))
+        .text(lanes::ALONE)
         .text(&lanes::unroll(include_str!("row_lanes.wgsl"), &counts))
         .finish()
 }

@@ -5,14 +5,6 @@
 // Rows side by side are more streams than a CPU's prefetcher follows, and each is short. So every chunk also loads a few
 // words of the next workgroup's rows, one a line and in order, which bring them into the cache by the time they are used.
 // Past the end of the matrix such a load is out of bounds, gives whatever the device gives there, and is not looked at.
-struct Lanes {
-    @builtin(workgroup_id) workgroup: vec3<u32>,
-    @builtin(num_workgroups) workgroups: vec3<u32>,
-    @builtin(subgroup_invocation_id) lane: u32,
-}
-
-// Octs of a chunk that share a scale.
-const SHARING: u32 = 4u / HALVES;
 
 @compute @workgroup_size(8)
 fn main(at: Lanes) {
