@@ -591,6 +591,20 @@ fn one_more_token_costs_what_the_ladder_rises_by() {
         let said = text(&[&path, "--runtime", "vllm"]).1;
         assert!(said.contains("as logs count them"), "{said}");
     }
+    // States that are kept at every block's end are part of that, and are no constant.
+    let nano = config("nemotron-3-nano-30b-a3b");
+    let asked = [nano.as_str(), "--runtime", "vllm", "--mamba-cache", "all", "--context", "131072"];
+    let (_, report, _) = ask(&asked);
+    assert_eq!(
+        (&report["kv_bytes_per_token"], &report["recurrent_bytes_per_slot"]),
+        (&json!(30_720), &json!(null))
+    );
+    assert_eq!(report["bytes"]["recurrent"], 4 * 61 * 6 * 2176 * 1024u64);
+    let (_, said) = text(&asked);
+    assert!(said.contains("one more token of context: 30,720 bytes a slot"), "{said}");
+    assert!(!said.contains("at any context") && !said.contains("costs the same"), "{said}");
+    let (code, report, _) = ask(&[&config("mamba2-130m-hf"), "--runtime", "vllm", "--mamba-cache", "all"]);
+    assert_eq!((code, &report["bytes"]), (3, &json!(null)), "{report}");
 }
 
 #[test]

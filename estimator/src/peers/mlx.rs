@@ -308,7 +308,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         host: Vec::new(),
         kv_bytes_per_token: bytes("KV of a token", per_token)?,
         pool_bytes_per_token: None,
-        recurrent_bytes_per_slot: bytes("recurrent state", per_slot)?,
+        recurrent_bytes_per_slot: Some(bytes("recurrent state", per_slot)?),
         largest: None,
         peak: grows.then(|| Bound {
             bytes: weights.saturating_add(recurrent).saturating_add(growing),

@@ -190,8 +190,9 @@ pub struct Price {
     pub kv_bytes_per_token: u64,
     /// vLLM: what a token of its pool costs, as start-up logs count them: all groups hold it.
     pub pool_bytes_per_token: Option<u64>,
-    /// What a sequence costs whatever its length.
-    pub recurrent_bytes_per_slot: u64,
+    /// What recurrent layers cost a sequence whatever its length; `None` where that grows with it, and is in
+    /// `kv_bytes_per_token`.
+    pub recurrent_bytes_per_slot: Option<u64>,
     /// The largest single allocation, where it is a closed form: scores that are not streamed.
     pub largest: Option<Line>,
     /// The most there may be at once, where the engine holds more while it grows.

@@ -75,7 +75,7 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         },
         kv_bytes_per_token: told.map(|p| p.kv_bytes_per_token),
         pool_bytes_per_token: told.and_then(|p| p.pool_bytes_per_token),
-        recurrent_bytes_per_slot: told.map(|p| p.recurrent_bytes_per_slot),
+        recurrent_bytes_per_slot: told.and_then(|p| p.recurrent_bytes_per_slot),
         largest_allocation: told
             .and_then(|p| p.largest.clone())
             .map(|line| Largest { name: line.name, bytes: line.bytes }),

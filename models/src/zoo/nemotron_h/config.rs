@@ -7,7 +7,7 @@ use crate::graph::Groups;
 use crate::zoo::dense::missing;
 use crate::zoo::fields::{Fields, Range, size};
 use crate::zoo::llama::SILU;
-use crate::zoo::mamba::{Mixer, dt_limit, switch};
+use crate::zoo::mamba::{Mixer, chunk, dt_limit, switch};
 use plimsoll_kernels::{AttentionShape, SsmShape};
 
 /// Mixture of experts.
@@ -55,6 +55,8 @@ pub(super) struct Config {
     pub draft: Vec<Kind>,
     /// What the checkpoint wants the recurrent state kept in.
     pub state_dtype: Option<String>,
+    /// Tokens of a chunk of the recurrence, where the configuration says so.
+    pub state_chunk: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -187,6 +189,7 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
         extra_layers,
         draft,
         state_dtype: state_dtype.and_then(|v| v.as_str()).map(str::to_owned),
+        state_chunk: chunk(&fields)?,
     }
     .checked()
 }

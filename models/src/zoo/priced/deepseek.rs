@@ -123,6 +123,7 @@ fn from_config(
         layers: (0..sizes.layers).map(layer).collect(),
         notes: vec![],
         drafts: (0..drafts).map(|n| layer(sizes.layers + n)).collect(),
+        state_chunk: None,
         sizes,
     };
     build(checkpoint, &spec)
