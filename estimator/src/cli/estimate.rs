@@ -177,19 +177,25 @@ pub struct Machine {
     pub reading: Option<Reading>,
 }
 
-/// The models that are named beside this one.
-fn companions(args: &Args) -> Result<Vec<(Role, Model)>, Failure> {
+/// The models that are named beside this one; their files are added to `inputs`.
+fn companions(args: &Args, inputs: &mut Vec<PathBuf>) -> Result<Vec<(Role, Model)>, Failure> {
     let drafts = args.draft.iter().map(|path| (path, Role::Draft));
     let all = drafts.chain(args.beside.iter().map(|path| (path, Role::Beside)));
-    all.map(|(path, role)| Ok((role, build(&open(path)?, Some(path))?))).collect()
+    let mut opened = |path: &PathBuf| {
+        let checkpoint = open(path)?;
+        inputs.extend(checkpoint.files());
+        build(&checkpoint, Some(path))
+    };
+    all.map(|(path, role)| Ok((role, opened(path)?))).collect()
 }
 
-/// Prices everything else that is named: what stays on the device, and what leaves it.
+/// Prices everything else that is named: what stays on the device, and what leaves it, whose files are added to `inputs`.
 fn others(
     args: &Args,
     company: &Company<'_>,
     geometry: &Geometry,
     profile: &Profile,
+    inputs: &mut Vec<PathBuf>,
 ) -> Result<Others, Failure> {
     // What stands against one of them is in the verdict.
     let mut others = Others { here: company.able(geometry), ..Others::default() };
@@ -203,6 +209,7 @@ fn others(
             }
             _ => {
                 let checkpoint = open(path)?;
+                inputs.extend(checkpoint.files());
                 let model = build(&checkpoint, Some(path))?;
                 let other = match args.peer.engine() {
                     Some(engine) => {
@@ -326,11 +333,8 @@ pub fn run(
     {
         return Err(Failure::Usage("--kv: --kv-k and --kv-v say otherwise of both".into()));
     }
-    if let (Some(page), Some(path)) = (&args.html, path)
-        && page.canonicalize().is_ok_and(|page| path.canonicalize().is_ok_and(|path| path == page))
-    {
-        return Err(Failure::Usage("--html: that is the model's own file".into()));
-    }
+    // What is read, so that nothing is written over it.
+    let mut inputs = checkpoint.files();
     // The process ends with this: to free what thousands of layers took piece by piece would be a fifth of its time.
     let mut model = ManuallyDrop::new(recast(args, build(checkpoint, path)?, checkpoint)?);
     if args.draft.is_some() {
@@ -372,12 +376,15 @@ pub fn run(
     warnings.extend(image_warning(&model, &geometry).into_iter().inspect(|said| {
         output::note(format_args!("plimsoll: {said}"));
     }));
-    let companions = companions(args)?;
+    let companions = companions(args, &mut inputs)?;
     // The other engines' prices hold the layers that draft.
     let drafts = args.peer.engine().is_none().then_some(&*model);
     let options = args.peer.options(args.limits.max_allocation);
     let mut company = Company::new(&companions, drafts, &profile).held_by(args.peer.engine(), options);
-    let others = others(args, &company, &geometry, &profile)?;
+    let others = others(args, &company, &geometry, &profile, &mut inputs)?;
+    if let Some(page) = &args.html {
+        output::spares("--html", page, &inputs)?;
+    }
     // The table says what a device has in all, an adapter what is free of it.
     let read = derived.is_some();
     let live = read && device.is_none();
