@@ -153,10 +153,11 @@ impl Lasts {
     /// less the reserve could not hold stays impossible; what is only not free it may have later.
     pub fn of(need: u64, budget: &Budget) -> Self {
         let forbidden = budget.requested.is_some_and(|most| need > most.saturating_sub(budget.beside));
-        // All that there is, and nobody else in it, less what is left for others.
+        // All that there is, and nobody in it but who was asked for, less what is left for others.
         let most = budget.derived.as_ref().and_then(|reading| reading.total);
         let reserve = budget.reserve.as_ref().map_or(0, |reserve| reserve.bytes);
-        let impossible = most.is_some_and(|most| need > most.saturating_sub(reserve));
+        let impossible =
+            most.is_some_and(|most| need > most.saturating_sub(reserve).saturating_sub(budget.beside));
         if budget.derived.is_none() || forbidden || impossible { Self::Forever } else { Self::Reading }
     }
 

@@ -276,7 +276,10 @@ impl Asker<'_> {
         let refused = |refusal: Refusal| ("refused".to_owned(), Some(RefusalPart::of(&refusal)));
         let short = |broke: Broke, name: &str, need: u64, have: u64, reason: String| {
             let lasts = match self.budget {
-                Some(budget) if broke == Broke::Total => Lasts::of(need, budget),
+                // An engine may take a share of the budget only: what is short of that is short of the whole.
+                Some(budget) if broke == Broke::Total => {
+                    Lasts::of(need.saturating_add(budget.bytes.saturating_sub(have)), budget)
+                }
                 _ => Lasts::Forever,
             };
             let (name, nearest) = (name.to_owned(), self.nearest(geometry));
