@@ -607,6 +607,47 @@ fn one_more_token_costs_what_the_ladder_rises_by() {
     assert_eq!((code, &report["bytes"]), (3, &json!(null)), "{report}");
 }
 
+/// A figure of a table is no reading: asked again it says the same.
+#[test]
+fn what_a_devices_memory_refuses_is_refused_for_good() {
+    let (qwen, small) = (config("qwen3-8b"), config("smollm2-135m"));
+    let cases: [&[&str]; 8] = [
+        &["--device", "rtx 4060 ti"],
+        &["--device", "rtx 4060 ti", "--context", "8", "--with", &small, "--with", &small],
+        &["--device", "h200", "--reserve", "200GB"],
+        &["--device", "h200", "--reserve", "130GB"],
+        &["--device", "h200", "--memory", "10GB"],
+        &["--device", "h200", "--runtime", "mlx", "--slots", "100"],
+        &["--device", "h200", "--runtime", "llama.cpp", "--context", "1000000"],
+        // Of which the engine takes a share.
+        &["--device", "h200", "--runtime", "vllm", "--slots", "96"],
+    ];
+    for flags in cases {
+        let args = [&[qwen.as_str()], flags].concat();
+        let (code, report, _) = ask(&args);
+        assert_eq!(
+            (code, &report["refusal"]["lasts"]),
+            (3, &json!("forever")),
+            "{args:?} {}",
+            report["refusal"]
+        );
+        let (_, said) = text(&args);
+        assert!(said.contains("lasts     permanent"), "{args:?} {said}");
+    }
+}
+
+#[test]
+fn a_device_without_a_memory_of_its_own_says_so() {
+    let qwen = config("qwen3-8b");
+    let (code, said) = text(&[&qwen, "--device", "lavapipe"]);
+    assert!(
+        code == 0 && said.contains("lavapipe has no memory of its own that is known: give --memory 8GiB"),
+        "{said}"
+    );
+    assert!(text(&[&qwen]).1.contains("or --device NAME"));
+    assert_eq!(text(&[&qwen, "--device", "lavapipe", "--memory", "64GiB"]).0, 0);
+}
+
 #[test]
 fn a_limit_that_ends_a_search_is_named() {
     let path = config("qwen3.5-27b");

@@ -362,8 +362,16 @@ fn largest(report: &Report, text: &mut String) {
 fn verdict(report: &Report, text: &mut String) {
     let Some(refusal) = &report.refusal else {
         let said = match report.verdict.as_str() {
-            "no_budget" => "no budget: give --memory 8GiB, or --device NAME (of --list-devices)",
-            other => other,
+            "no_budget" if report.profile == "webgpu-default" => {
+                "no budget: give --memory 8GiB, or --device NAME (of --list-devices)".to_owned()
+            }
+            "no_budget" => {
+                format!(
+                    "no budget: {} has no memory of its own that is known: give --memory 8GiB",
+                    report.profile
+                )
+            }
+            other => other.to_owned(),
         };
         let _ = write!(text, "verdict   {said}");
         return;
