@@ -168,6 +168,8 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
     let mamba = if has(Letter::Mamba) { Some(mixer(&fields, bare, eps)?) } else { None };
     let kinds = kinds(&fields, &letters, blocks.as_ref())?;
     let extra_layers = count(&fields, "num_nextn_predict_layers", 0)?;
+    // Of the experts that are there.
+    fields.knows(&["moe_shared_expert_intermediate_size"]);
     fields.knows(&["mtp_block_configs", "mtp_hybrid_override_pattern", "mtp_layers_block_type"]);
     let draft = if extra_layers > 0 { draft(&fields)? } else { vec![] };
     let bias = |key| Ok::<_, ModelError>(switch(&fields, &[key])?.resolve(bare, false));
