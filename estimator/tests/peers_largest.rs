@@ -44,7 +44,7 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn need(&self, geometry: &Geometry) -> u64 {
-        let own = peers::price(self.engine, &self.opened.1, geometry, &self.options).unwrap().total();
+        let own = peers::price(self.engine, &self.opened.1, geometry, &self.options).unwrap().most();
         own + self.company.taken(geometry).unwrap()
     }
 

@@ -211,6 +211,11 @@ impl Price {
         self.weights.saturating_add(self.kv).saturating_add(self.recurrent)
     }
 
+    /// The most of that there may be at once.
+    pub fn most(&self) -> u64 {
+        self.peak.as_ref().map_or(0, |peak| peak.bytes).max(self.total())
+    }
+
     /// Bytes of the host line whose name begins so.
     pub fn host_bytes(&self, name: &str) -> Option<u64> {
         self.host.iter().find(|line| line.name.starts_with(name)).map(|line| line.bytes)
