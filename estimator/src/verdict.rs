@@ -12,7 +12,8 @@ use plimsoll_models::Model;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the driver takes per device and per pipeline, outside the plan's buffers.
+/// What the driver takes per device and per pipeline, outside the plan's buffers, and what it rounds those up to: they are
+/// few, so that whole pages of a heap (64 KiB) are under a thousandth of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overhead {
     /// Bytes.
