@@ -22,7 +22,7 @@ use crate::snapshot_bytes;
 use crate::verdict::{Lasts, Overhead};
 use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
-use plimsoll_models::model::State;
+use plimsoll_models::model::{Grid, State};
 use plimsoll_models::{Checkpoint, Model, ModelError};
 use serde::Serialize;
 use std::mem::ManuallyDrop;
@@ -48,11 +48,12 @@ pub struct Args {
     /// Tokens drafted ahead: every recurrent state is kept N + 1 times, so that a rejected draft can be taken back
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_DRAFT_DEPTH)))]
     pub draft_depth: u32,
-    /// A model that drafts tokens for this one, beside it on the device: with --draft-depth. Layers of this one that draft
-    /// are not loaded then
+    /// A model that drafts tokens for this one, beside it on the device: with --draft-depth, and with the same context and
+    /// slots, but no longer context than it was made for. Layers of this one that draft are not loaded then
     #[arg(long, value_name = "MODEL")]
     pub draft: Option<PathBuf>,
-    /// Another model on the same device, with the same context and slots; may be given several times
+    /// Another model on the same device, with the same context and slots, but no longer context than it was made for; may be
+    /// given several times
     #[arg(long = "with", value_name = "MODEL")]
     pub beside: Vec<PathBuf>,
     /// A model that leaves the device before this one comes, or the bytes that become free with it: told, and added to what
@@ -143,6 +144,8 @@ impl Args {
         let any = |is: fn(&State) -> bool| model.states.iter().any(is);
         let recurrent = any(|state| state.recurrent().is_some());
         let sliding = any(|state| matches!(state, State::KvSliding { .. }));
+        let scales_all =
+            model.extras.vision.as_ref().is_some_and(|tower| matches!(tower.grid, Grid::Fixed { .. }));
         let drafter = self.draft.is_some() || !model.extras.draft.is_empty();
         let cases = [
             (self.draft.is_some() && self.draft_depth == 0, "--draft drafts nothing without --draft-depth"),
@@ -150,6 +153,10 @@ impl Args {
             (
                 self.images.image_size.is_some() && model.extras.vision.is_none(),
                 "--image-size changes nothing: how images are read is not known",
+            ),
+            (
+                self.images.image_size.is_some_and(|size| size != (0, 0)) && scales_all,
+                "--image-size changes nothing: every image is scaled to one size",
             ),
             (self.peer.swa_full && !sliding, "--swa-full changes nothing: no layer slides"),
             (
@@ -306,6 +313,17 @@ fn image_warning(model: &Model, geometry: &Geometry) -> Option<String> {
     ))
 }
 
+/// What is said of a companion that was made for less context than is asked for.
+fn shorter(other: &Other, geometry: &Geometry) -> Option<String> {
+    (other.context < geometry.context).then(|| {
+        let (own, asked) = (grouped(other.context.into()), grouped(geometry.context.into()));
+        format!(
+            "{}: priced with a context of {own}, all that it was made for, and not with the {asked} asked for",
+            other.name
+        )
+    })
+}
+
 /// Says them.
 pub fn note_warnings(model: &Model, geometry: &Geometry) -> Vec<String> {
     let warnings = warnings(model.context_max, snapshot_bytes(model, geometry), geometry);
@@ -382,6 +400,9 @@ pub fn run(
     let options = args.peer.options(args.limits.max_allocation);
     let mut company = Company::new(&companions, drafts, &profile).held_by(args.peer.engine(), options);
     let others = others(args, &company, &geometry, &profile, &mut inputs)?;
+    warnings.extend(others.here.iter().filter_map(|other| shorter(other, &geometry)).inspect(|said| {
+        output::note(format_args!("plimsoll: {said}"));
+    }));
     if let Some(page) = &args.html {
         output::spares("--html", page, &inputs)?;
     }

@@ -100,11 +100,16 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         for other in &others.here {
             let _ = writeln!(
                 text,
-                "{:<9} {}: {} bytes ({})",
+                "{:<9} {}: {} bytes ({}){}",
                 if other.role == Role::Beside { "beside" } else { "drafts" },
                 other.name,
                 grouped(other.total),
-                human(other.total)
+                human(other.total),
+                // As much as it was made for.
+                match other.context < g.context {
+                    true => format!(", at a context of {}", grouped(other.context.into())),
+                    false => String::new(),
+                }
             );
         }
         for gone in &others.replaced {
