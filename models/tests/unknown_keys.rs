@@ -287,3 +287,25 @@ fn what_says_nothing_new_is_not_told_and_what_contradicts_is() {
     packed["quantization_config"] = json!({"group_size": 64, "bits": 8});
     assert_eq!(differ(&packed), 1, "{:?}", notes(&packed));
 }
+
+/// More layers that draft than anybody has are an error, where they were no layers without a word.
+#[test]
+fn layers_that_draft_are_counted_or_refused() {
+    let plain = published("../tests/data/configs/qwen3.5-27b.json");
+    let build = |drafts: Value| {
+        let mut changed = plain.clone();
+        changed["text_config"]["mtp_num_hidden_layers"] = drafts;
+        let checkpoint = Checkpoint::from_config_bytes(changed.to_string().as_bytes(), "keys").unwrap();
+        Registry::standard().build(&checkpoint)
+    };
+    for drafts in [0, 1, 64] {
+        assert_eq!(build(json!(drafts)).unwrap().extras.draft.len(), drafts);
+    }
+    for drafts in [65, 4096, 1_000_000] {
+        let error = build(json!(drafts)).unwrap_err();
+        assert!(
+            matches!(error, ModelError::Field { .. }) && error.to_string().contains("0 to 64"),
+            "{error}"
+        );
+    }
+}
