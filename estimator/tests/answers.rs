@@ -577,6 +577,12 @@ fn formats_by_other_engines_rules_go_by_their_names() {
     for engine in ["llama.cpp", "mlx"] {
         assert_eq!(ask(&[&model, "--runtime", engine, "--kv", "fp8"]).0, 3, "{engine}");
     }
+    // One type is of both.
+    for (engine, k, v) in [("vllm", "fp8", "f16"), ("vllm", "f16", "f32"), ("mlx", "f16", "f32")] {
+        let (code, report, said) = ask(&[&model, "--runtime", engine, "--kv-k", k, "--kv-v", v]);
+        assert!(code == 3 && said.contains("one type for keys and values"), "{engine}: {said}");
+        assert!(!report["refusal"]["nearest"].as_array().unwrap().is_empty(), "{report}");
+    }
     let kv = |format| ask(&[&model, "--kv", format]).1["bytes"]["kv"].as_u64().unwrap();
     assert_eq!(2 * kv("fp8"), kv("f16"));
 }

@@ -466,7 +466,8 @@ pub fn run(
     } else {
         output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
         let cache_limit = policy.cache_limit();
-        if let Some(most) = cache_limit.bytes {
+        // Of what other engines keep it says nothing.
+        if let Some(most) = cache_limit.bytes.filter(|_| args.peer.engine().is_none()) {
             let (most, source) = (bytes::human(most), cache_limit.source);
             output::print(format_args!("kept without being live: at most {most} ({source})\n"))?;
         }

@@ -14,7 +14,7 @@ pub mod vllm;
 pub(crate) use report::START;
 pub use report::report;
 
-use crate::geometry::{Geometry, KvStore, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_SLOTS};
+use crate::geometry::{Geometry, KvPair, KvStore, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_SLOTS};
 use crate::images::MAX_IMAGES;
 use crate::report::KvBytes;
 use plimsoll_kernels::Format;
@@ -327,6 +327,15 @@ fn row(store: KvStore, heads: u128, width: u32) -> u128 {
         KvStore::Q8_0 => (values / 32).saturating_mul(34),
         KvStore::Q4_0 => (values / 32).saturating_mul(18),
     }
+}
+
+/// That keys and values are stored alike, where an engine has one type for both.
+fn one_format(engine: &'static str, pair: KvPair) -> Result<(), PeerError> {
+    if pair.k == pair.v {
+        return Ok(());
+    }
+    let what = format!("has one type for keys and values, not {} and {}", pair.k.name(), pair.v.name());
+    Err(PeerError::Unsupported { engine, what })
 }
 
 /// A product that saturates: what does is refused at the end by [`bytes`].
