@@ -87,14 +87,11 @@ impl<'a> Company<'a> {
 
     /// Whether each of them can have its keys and values in the formats of this geometry.
     pub(crate) fn suits(&self, geometry: &Geometry) -> bool {
-        let suited = |error: &PlanError| match error {
-            PlanError::KvFormat { .. } | PlanError::Engine(PeerError::KvFormat { .. }) => false,
-            _ => true,
+        let unsuited = |error: &PlanError| {
+            matches!(error, PlanError::KvFormat { .. } | PlanError::Engine(PeerError::KvFormat { .. }))
         };
-        self.each(geometry).all(|other| match other {
-            Err(PlanError::Beside { error, .. }) => suited(&error),
-            _ => true,
-        })
+        let beside = |other| matches!(other, Err(PlanError::Beside { error, .. }) if unsuited(&error));
+        !self.each(geometry).any(beside)
     }
 
     /// Those of them that can be with this geometry.
