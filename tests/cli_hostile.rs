@@ -118,6 +118,24 @@ fn what_is_written_goes_where_it_was_told() {
 }
 
 #[test]
+fn nothing_is_written_over_a_models_own_files() {
+    let model = speaking("own");
+    let html = |file: &str| run(&["bench", &model, "--profile", "--html", file]);
+    let logits = |file: &str| run(&["logits", &model, "--ids", "1", "--out", file]);
+    let log = |file: &str| run(&["probe", &model, "--log", file]);
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let file = Path::new(&model).join(name);
+        let before = std::fs::read(&file).unwrap();
+        let path = file.to_str().unwrap();
+        for (flag, output) in [("--out", logits(path)), ("--html", html(path)), ("--log", log(path))] {
+            assert_eq!(code(&output), 2, "{flag} {name}: {}", stderr(&output));
+            assert!(stderr(&output).contains(flag), "{name}: {}", stderr(&output));
+        }
+        assert!(std::fs::read(&file).unwrap() == before, "{name}");
+    }
+}
+
+#[test]
 fn lengths_and_documents_that_are_none_are_explained() {
     let model = speaking("none");
     for flag in ["--lengths", "-p"] {

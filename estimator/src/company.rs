@@ -4,7 +4,7 @@
 use crate::error::PlanError;
 use crate::geometry::Geometry;
 use crate::others::{Other, Role};
-use crate::peers::{Engine, Options};
+use crate::peers::{Engine, Options, PeerError};
 use crate::pricer::{Price, Pricer};
 use plimsoll_kernels::Profile;
 use plimsoll_models::Model;
@@ -83,6 +83,15 @@ impl<'a> Company<'a> {
     /// [`PlanError::Beside`]: the first that cannot be, and why.
     pub fn with(&self, geometry: &Geometry) -> Result<Vec<Other>, PlanError> {
         self.each(geometry).collect()
+    }
+
+    /// Whether each of them can have its keys and values in the formats of this geometry.
+    pub(crate) fn suits(&self, geometry: &Geometry) -> bool {
+        let unsuited = |error: &PlanError| {
+            matches!(error, PlanError::KvFormat { .. } | PlanError::Engine(PeerError::KvFormat { .. }))
+        };
+        let beside = |other| matches!(other, Err(PlanError::Beside { error, .. }) if unsuited(&error));
+        !self.each(geometry).any(beside)
     }
 
     /// Those of them that can be with this geometry.

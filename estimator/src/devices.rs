@@ -204,7 +204,8 @@ impl DeviceEntry {
             (None, None) => return None,
         };
         let source = format!("device table {} ({what}, {date})", self.name);
-        Some(Reading { bytes, total: None, source, taken: 0, excluded: Vec::new() })
+        // A figure of a table is as it is, whenever it is asked.
+        Some(Reading { bytes, total: Some(bytes), source, taken: 0, excluded: Vec::new() })
     }
 
     /// What a load must keep to.

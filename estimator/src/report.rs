@@ -282,6 +282,7 @@ pub struct Report {
     /// Of vLLM what a token of its pool costs, as start-up logs count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool_bytes_per_token: Option<u64>,
+    /// `None` where there is no plan, or recurrent states grow with the context (vLLM's mode all).
     pub recurrent_bytes_per_slot: Option<u64>,
     /// `None` where there is no plan, or another engine's is no closed form.
     pub largest_allocation: Option<Largest>,

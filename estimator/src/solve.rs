@@ -430,7 +430,8 @@ pub fn nearest(solver: &Solver<'_>, geometry: &Geometry) -> Vec<Suggestion> {
     offer(solver.largest_chunk(&asked).filter(|g| g.prefill_chunk < asked.prefill_chunk).map(round_chunk));
     // The kernels' narrower formats, or where the heads do not suit those asked for all of them, the nearest first.
     let pair = asked.kv_pair();
-    let suited = crate::kv::suits(solver.pricer.model(), &asked);
+    let suited = crate::kv::suits(solver.pricer.model(), &asked)
+        && solver.company.is_none_or(|company| company.suits(&asked));
     let mut others: Vec<KvPair> =
         KvFormat::ALL.map(KvPair::from).into_iter().filter(|kv| *kv != pair).collect();
     if suited {

@@ -12,7 +12,8 @@ use plimsoll_models::Model;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the driver takes per device and per pipeline, outside the plan's buffers.
+/// What the driver takes per device and per pipeline, outside the plan's buffers, and what it rounds those up to: they are
+/// few, so that whole pages of a heap (64 KiB) are under a thousandth of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overhead {
     /// Bytes.
@@ -153,10 +154,11 @@ impl Lasts {
     /// less the reserve could not hold stays impossible; what is only not free it may have later.
     pub fn of(need: u64, budget: &Budget) -> Self {
         let forbidden = budget.requested.is_some_and(|most| need > most.saturating_sub(budget.beside));
-        // All that there is, and nobody else in it, less what is left for others.
+        // All that there is, and nobody in it but who was asked for, less what is left for others.
         let most = budget.derived.as_ref().and_then(|reading| reading.total);
         let reserve = budget.reserve.as_ref().map_or(0, |reserve| reserve.bytes);
-        let impossible = most.is_some_and(|most| need > most.saturating_sub(reserve));
+        let impossible =
+            most.is_some_and(|most| need > most.saturating_sub(reserve).saturating_sub(budget.beside));
         if budget.derived.is_none() || forbidden || impossible { Self::Forever } else { Self::Reading }
     }
 

@@ -481,9 +481,16 @@ fn one_model_drafts_for_another() {
 
 #[test]
 fn what_changes_nothing_of_a_model_is_said() {
-    let cases: [(&str, &[&str], &str); 9] = [
+    let cases: [(&str, &[&str], &str); 12] = [
         ("llama-3.1-8b", &["--image-size", "10x10"], "how images are read is not known"),
-        ("gemma-3-12b-it", &["--image-size", "10x10"], ""),
+        ("gemma-3-12b-it", &["--image-size", "10x10"], "every image is scaled to one size"),
+        (
+            "gemma-3-12b-it",
+            &["--images", "2", "--image-size", "4096x4096"],
+            "every image is scaled to one size",
+        ),
+        ("gemma-3-12b-it", &["--images", "2", "--image-size", "max"], ""),
+        ("qwen3.5-27b", &["--images", "2", "--image-size", "640x480"], ""),
         ("qwen3.5-27b", &["--draft", "llama-3.1-8b"], "--draft drafts nothing without --draft-depth"),
         ("gemma-3-12b-it", &["--draft-depth", "2"], "--draft-depth costs nothing without --draft"),
         ("llama-3.1-8b", &["--runtime", "llama.cpp", "--swa-full"], "no layer slides"),
@@ -570,6 +577,12 @@ fn formats_by_other_engines_rules_go_by_their_names() {
     for engine in ["llama.cpp", "mlx"] {
         assert_eq!(ask(&[&model, "--runtime", engine, "--kv", "fp8"]).0, 3, "{engine}");
     }
+    // One type is of both.
+    for (engine, k, v) in [("vllm", "fp8", "f16"), ("vllm", "f16", "f32"), ("mlx", "f16", "f32")] {
+        let (code, report, said) = ask(&[&model, "--runtime", engine, "--kv-k", k, "--kv-v", v]);
+        assert!(code == 3 && said.contains("one type for keys and values"), "{engine}: {said}");
+        assert!(!report["refusal"]["nearest"].as_array().unwrap().is_empty(), "{report}");
+    }
     let kv = |format| ask(&[&model, "--kv", format]).1["bytes"]["kv"].as_u64().unwrap();
     assert_eq!(2 * kv("fp8"), kv("f16"));
 }
@@ -591,6 +604,132 @@ fn one_more_token_costs_what_the_ladder_rises_by() {
         let said = text(&[&path, "--runtime", "vllm"]).1;
         assert!(said.contains("as logs count them"), "{said}");
     }
+    // States that are kept at every block's end are part of that, and are no constant.
+    let nano = config("nemotron-3-nano-30b-a3b");
+    let asked = [nano.as_str(), "--runtime", "vllm", "--mamba-cache", "all", "--context", "131072"];
+    let (_, report, _) = ask(&asked);
+    assert_eq!(
+        (&report["kv_bytes_per_token"], &report["recurrent_bytes_per_slot"]),
+        (&json!(30_720), &json!(null))
+    );
+    assert_eq!(report["bytes"]["recurrent"], 4 * 61 * 6 * 2176 * 1024u64);
+    let (_, said) = text(&asked);
+    assert!(said.contains("one more token of context: 30,720 bytes a slot"), "{said}");
+    assert!(!said.contains("at any context") && !said.contains("costs the same"), "{said}");
+    let (code, report, _) = ask(&[&config("mamba2-130m-hf"), "--runtime", "vllm", "--mamba-cache", "all"]);
+    assert_eq!((code, &report["bytes"]), (3, &json!(null)), "{report}");
+}
+
+/// A figure of a table is no reading: asked again it says the same.
+#[test]
+fn what_a_devices_memory_refuses_is_refused_for_good() {
+    let (qwen, small) = (config("qwen3-8b"), config("smollm2-135m"));
+    let cases: [&[&str]; 8] = [
+        &["--device", "rtx 4060 ti"],
+        &["--device", "rtx 4060 ti", "--context", "4096", "--with", &small, "--with", &small],
+        &["--device", "h200", "--reserve", "200GB"],
+        &["--device", "h200", "--reserve", "135GB"],
+        &["--device", "h200", "--memory", "10GB"],
+        &["--device", "h200", "--runtime", "mlx", "--slots", "100"],
+        &["--device", "h200", "--runtime", "llama.cpp", "--context", "1000000"],
+        // Of which the engine takes a share.
+        &["--device", "h200", "--runtime", "vllm", "--slots", "106"],
+    ];
+    for flags in cases {
+        let args = [&[qwen.as_str()], flags].concat();
+        let (code, report, _) = ask(&args);
+        assert_eq!(
+            (code, &report["refusal"]["lasts"]),
+            (3, &json!("forever")),
+            "{args:?} {}",
+            report["refusal"]
+        );
+        let (_, said) = text(&args);
+        assert!(said.contains("lasts     permanent"), "{args:?} {said}");
+    }
+}
+
+#[test]
+fn a_device_without_a_memory_of_its_own_says_so() {
+    let qwen = config("qwen3-8b");
+    let (code, said) = text(&[&qwen, "--device", "lavapipe"]);
+    assert!(
+        code == 0 && said.contains("lavapipe has no memory of its own that is known: give --memory 8GiB"),
+        "{said}"
+    );
+    assert!(text(&[&qwen]).1.contains("or --device NAME"));
+    assert_eq!(text(&[&qwen, "--device", "lavapipe", "--memory", "64GiB"]).0, 0);
+}
+
+/// Who is beside the model has no longer context than it was made for, and that is said.
+#[test]
+fn a_companion_with_less_context_is_told() {
+    let (llama, small) = (config("llama-3.1-8b"), config("smollm2-135m"));
+    for more in [&["--with"][..], &["--draft-depth", "2", "--draft"], &["--runtime", "vllm", "--with"]] {
+        let at = |context: &'static str| [&[llama.as_str(), "--context", context], more, &[&small]].concat();
+        let (_, report, said) = ask(&at("131072"));
+        let expected =
+            "priced with a context of 8,192, all that it was made for, and not with the 131,072 asked for";
+        assert!(
+            said.contains(expected) && report["warnings"].to_string().contains(expected),
+            "{more:?} {said}"
+        );
+        assert_eq!(report["others"]["here"][0]["context"], 8192);
+        assert!(text(&at("131072")).1.contains(", at a context of 8,192"), "{more:?}");
+        let (_, report, said) = ask(&at("8192"));
+        assert_eq!((said.as_str(), &report["warnings"]), ("", &json!([])), "{more:?}");
+        assert!(!text(&at("8192")).1.contains("at a context of"), "{more:?}");
+    }
+    let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
+    assert!(help.contains("no longer context than it was made for"), "{help}");
+}
+
+/// What is held while caches grow is held against the budget as what is held in the end.
+#[test]
+fn what_mlx_holds_while_it_grows_must_fit_too() {
+    let llama = config("llama-3.1-8b");
+    for budget in [&["--device", "apple-m4-max-48"][..], &["--memory", "40GB"]] {
+        let args = [&[llama.as_str(), "--runtime", "mlx", "--context", "131072"], budget].concat();
+        let (code, report, said) = ask(&args);
+        let of = |report: &Value, key: &str| report[key].as_u64().unwrap();
+        let have = of(&report["budget"], "bytes");
+        assert!(of(&report["bytes"], "total") < have && of(&report["bytes"], "load_peak") > have);
+        assert_eq!((code, &report["refusal"]["broke"]), (3, &json!("load_peak")), "{said}");
+        assert_eq!(report["refusal"]["need"], report["bytes"]["load_peak"]);
+        assert!(said.contains("both copies of every cache"), "{said}");
+        // What is said to fit does, and one token more does not.
+        let most = of(&report["largest"], "context");
+        let at = |context: u64| {
+            let context = context.to_string();
+            ask(&[&[llama.as_str(), "--runtime", "mlx", "--context", &context], budget].concat()).0
+        };
+        assert_eq!((at(most), at(most + 1)), (0, 3), "{most}");
+        let last = report["ladder"].as_array().unwrap().last().unwrap();
+        assert_eq!(last["verdict"], "refused");
+        for near in report["refusal"]["nearest"].as_array().unwrap() {
+            assert_eq!(at(near["context"].as_u64().unwrap()), 0, "{near}");
+        }
+    }
+}
+
+/// Heads of 40 are no whole blocks of 32: the format that suits both is offered.
+#[test]
+fn a_companion_that_a_format_does_not_suit_has_a_nearest() {
+    let llama = config("llama-3.1-8b");
+    let odd = std::env::temp_dir().join(format!("plimsoll-answers-odd-{}.json", std::process::id()));
+    let stated = json!({"model_type": "llama", "vocab_size": 64, "hidden_size": 80, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 4096});
+    std::fs::write(&odd, stated.to_string()).unwrap();
+    for more in [&[][..], &["--runtime", "llama.cpp"]] {
+        let args = [&[llama.as_str(), "--kv", "q8_0", "--with", odd.to_str().unwrap()], more].concat();
+        let (code, report, said) = ask(&args);
+        assert_eq!((code, &report["refusal"]["broke"]), (3, &json!("kv_format")), "{said}");
+        let nearest = report["refusal"]["nearest"].as_array().unwrap();
+        assert!(nearest.iter().any(|near| near["kv"] == "f16"), "{more:?} {nearest:?}");
+        let with = [&[llama.as_str(), "--kv", "f16", "--with", odd.to_str().unwrap()], more].concat();
+        assert_eq!(ask(&with).0, 0);
+    }
+    std::fs::remove_file(odd).unwrap();
 }
 
 #[test]

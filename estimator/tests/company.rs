@@ -152,6 +152,62 @@ fn flags_that_change_nothing_are_refused() {
 }
 
 #[test]
+fn a_page_is_written_over_nothing_that_is_read() {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("page-over");
+    let _ = std::fs::remove_dir_all(&folder);
+    let (model, other) = (folder.join("model"), folder.join("other"));
+    for of in [&model, &other] {
+        std::fs::create_dir_all(of).unwrap();
+    }
+    let golden = format!("{}/../tests/data/golden/llama", env!("CARGO_MANIFEST_DIR"));
+    for entry in std::fs::read_dir(golden).unwrap().map(Result::unwrap).filter(|e| e.path().is_file()) {
+        std::fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
+    }
+    // Weights that nothing names are no less somebody's.
+    for beside in ["tokenizer.json", "chat_template.jinja", "model-00002-of-00003.safetensors"] {
+        if !model.join(beside).exists() {
+            std::fs::write(model.join(beside), "{}").unwrap();
+        }
+    }
+    let small = other.join("small.json");
+    std::fs::copy(config("smollm2-135m"), &small).unwrap();
+    let (directory, small) = (model.to_str().unwrap(), small.to_str().unwrap());
+    let weights = model.join("model.safetensors");
+    let llama = config("llama-3.1-8b");
+    let link = other.join("link.html");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&weights, &link).unwrap();
+    #[cfg(not(unix))]
+    std::fs::hard_link(&weights, &link).unwrap();
+    let inside = |name: &str| model.join(name).to_str().unwrap().to_owned();
+    let cases: Vec<(Vec<&str>, String)> = vec![
+        (vec![directory], inside("model.safetensors")),
+        (vec![directory], inside("config.json")),
+        (vec![directory], inside("tokenizer.json")),
+        (vec![directory], inside("chat_template.jinja")),
+        (vec![directory], inside("model-00002-of-00003.safetensors")),
+        (vec![directory], inside("../model/./model.safetensors")),
+        (vec![directory], link.to_str().unwrap().to_owned()),
+        (vec![weights.to_str().unwrap()], inside("config.json")),
+        (vec![&llama, "--with", small], small.to_owned()),
+        (vec![&llama, "--draft", small, "--draft-depth", "1"], small.to_owned()),
+        (vec![&llama, "--replaces", small], small.to_owned()),
+        (vec![&llama, "--with", directory], inside("model.safetensors")),
+    ];
+    for (args, page) in cases {
+        let before = std::fs::read(&page).unwrap();
+        let (code, report) = ask(&args, &["--html", &page]);
+        let said = report["error"]["message"].as_str().unwrap_or_default();
+        assert!(code == 2 && said.contains("--html"), "{args:?} {page}: {code} {report}");
+        assert!(std::fs::read(&page).unwrap() == before, "{args:?} {page}: written over");
+    }
+    // A page in the model's own folder is nobody's file, also when it is there already.
+    for _ in 0..2 {
+        assert_eq!(ask(&[directory], &["--html", &inside("estimate.html")]).0, 0);
+    }
+}
+
+#[test]
 fn files_are_neither_overwritten_nor_endless_and_names_move_no_cursor() {
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("company");
     std::fs::create_dir_all(&folder).unwrap();

@@ -394,6 +394,59 @@ fn vllm_pools_hold_what_its_logs_say() {
     }
 }
 
+/// In mode all every block of a recurrent layer is as long as one of attention, and ends with a chunk of the recurrence.
+#[test]
+fn vllm_keeps_the_state_at_every_blocks_end_in_mode_all() {
+    let mut options = Options::default();
+    options.vllm.mamba = peers::vllm::MambaCache::All;
+    let price_of = |model: &Model, context: u32| {
+        peers::price(Engine::Vllm, model, &Geometry { context, ..Geometry::default_for(context) }, &options)
+    };
+    let nano = model("nemotron-3-nano-30b-a3b");
+    assert_eq!(nano.extras.state_chunk, Some(128));
+    // One group of attention and four of states, each of six layers of 1,024 bytes a token.
+    let block = 6 * 2176 * 1024;
+    for (context, blocks) in [(2176, 1), (2177, 2), (8192, 4), (131_072, 61)] {
+        let price = price_of(&nano, context).unwrap();
+        let paging = price.paging.as_ref().unwrap();
+        assert_eq!((paging.block, paging.group_bytes, paging.groups), (2176, block, 5), "{context}");
+        assert_eq!((paging.request_blocks, price.recurrent), (5 * blocks, 4 * blocks * block), "{context}");
+        assert_eq!(price.recurrent_bytes_per_slot, None);
+        // What the ladder rises by.
+        let more = price_of(&nano, context + 10 * 2176).unwrap();
+        let rise = more.total() - price.total();
+        assert_eq!(rise, 10 * 2176 * price.kv_bytes_per_token, "{context}");
+        assert_eq!(price.pool_bytes_per_token, Some(price.kv_bytes_per_token));
+    }
+    // Without a chunk steps are of 2,048; one that shares a factor with the block makes steps of both.
+    for (chunk, tokens) in
+        [(None, 4096), (Some(96), 2112), (Some(1), 2096), (Some(u32::MAX), 16 * u64::from(u32::MAX))]
+    {
+        let mut other = nano.clone();
+        other.extras.state_chunk = chunk;
+        assert_eq!(price_of(&other, 8192).unwrap().paging.unwrap().block, tokens, "{chunk:?}");
+    }
+    // In the other modes nothing of that is asked for.
+    options.vllm.mamba = peers::vllm::MambaCache::Align;
+    let align = peers::price(Engine::Vllm, &nano, &Geometry::default_for(8192), &options).unwrap();
+    assert_eq!(align.paging.unwrap().block, 2096);
+    assert!(align.recurrent_bytes_per_slot.is_some());
+    options.vllm.mamba = peers::vllm::MambaCache::All;
+    for (name, why) in [("qwen3.5-27b", "gated delta"), ("mamba2-130m-hf", "without attention")] {
+        let refused = peers::price(Engine::Vllm, &model(name), &Geometry::default_for(8192), &options);
+        assert!(refused.unwrap_err().to_string().contains(why), "{name}");
+    }
+    // A chunk that is no size is an error of its key.
+    for odd in [json!(0), json!(-128), json!(1u64 << 40), json!("128")] {
+        let text = std::fs::read_to_string(config("nemotron-3-nano-30b-a3b")).unwrap();
+        let mut stated: Value = serde_json::from_str(&text.replace("Infinity", "1e30")).unwrap();
+        stated["chunk_size"] = odd.clone();
+        let file = File::new("chunk", &stated);
+        let error = Registry::standard().build(&Checkpoint::open(&file.0).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("chunk_size"), "{odd}: {error}");
+    }
+}
+
 /// What MLX's caches grow to, and hold while they do.
 #[test]
 fn mlx_caches_grow_by_their_step() {

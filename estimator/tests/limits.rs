@@ -175,6 +175,13 @@ fn a_refusal_by_a_reading_lasts_as_long_as_the_reading() {
         let verdict = admit(&model, &geometry, &roomy(), budget.as_ref(), Overhead::default()).unwrap();
         assert_eq!(verdict.admitted().unwrap_err().lasts, lasts, "{reserve} of {total:?}");
     }
+    // Who was asked for beside it is there whenever the same is asked.
+    let mut beside =
+        set(0).budget(Some(Reading { total: Some(need), ..Reading::now(need, "feed") })).unwrap();
+    beside.beside = 1;
+    assert_eq!(Lasts::of(need, &beside), Lasts::Forever);
+    beside.beside = 0;
+    assert_eq!(Lasts::of(need, &beside), Lasts::Reading);
     // What lasts as long as a reading is gone with it; what is for good is not.
     assert!(judge(&fits, open).is_ok() && judge(&free, need).is_ok());
 }

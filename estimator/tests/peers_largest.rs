@@ -44,7 +44,7 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn need(&self, geometry: &Geometry) -> u64 {
-        let own = peers::price(self.engine, &self.opened.1, geometry, &self.options).unwrap().total();
+        let own = peers::price(self.engine, &self.opened.1, geometry, &self.options).unwrap().most();
         own + self.company.taken(geometry).unwrap()
     }
 
@@ -68,6 +68,11 @@ impl Case<'_> {
 
 /// Holds the answers for budgets around what these contexts need against every number there is.
 fn holds(engine: Engine, config: &Value, beside: &[Value], base: &Geometry) {
+    holds_in(engine, None, config, beside, base);
+}
+
+/// The same, where MLX quantises caches of more than 700 tokens.
+fn holds_in(engine: Engine, bits: Option<u32>, config: &Value, beside: &[Value], base: &Geometry) {
     let profile = Profile::webgpu_default();
     let opened = model(config);
     // All of a device that vLLM takes is beside nothing: what drafts is inside of it.
@@ -75,6 +80,7 @@ fn holds(engine: Engine, config: &Value, beside: &[Value], base: &Geometry) {
     let models: Vec<(Role, Model)> = beside.iter().map(|c| (role, model(c).1)).collect();
     let mut options = Options::default();
     options.vllm.utilization = 1.0;
+    options.mlx = peers::mlx::Options { kv_bits: bits, quantized_start: 700 };
     let mut company = Company::new(&models, None, &profile).held_by(Some(engine), options);
     let mut case = Case { engine, options, opened: &opened, company: &mut company, profile: &profile };
     let slots = if engine == Engine::LlamaCpp { base.slots } else { 1 };
@@ -112,9 +118,18 @@ fn geometry(context: u32, slots: u32, chunk: u32) -> Geometry {
 
 #[test]
 fn every_number_is_tried_for_mlx() {
-    for chunk in [256, 300, 2048] {
+    for chunk in [1, 100, 256, 300, 700, 2048] {
         holds(Engine::Mlx, &llama(2, MOST), &[], &geometry(1000, 1, chunk));
         holds(Engine::Mlx, &gemma(), &[llama(3, 1500)], &geometry(1000, 2, chunk));
+    }
+}
+
+#[test]
+fn every_number_is_tried_for_quantised_caches() {
+    let wide = json!({"model_type": "llama", "vocab_size": 64, "hidden_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": MOST});
+    for (bits, chunk) in [(4, 256), (8, 300), (4, 100), (8, 2048)] {
+        holds_in(Engine::Mlx, Some(bits), &wide, &[], &geometry(1000, 1, chunk));
     }
 }
 

@@ -292,6 +292,10 @@ pub struct Extras {
     pub tensors: Vec<Beside>,
     /// What the layers that draft tokens would keep, when they draft.
     pub draft: Vec<State>,
+    /// Tokens of a chunk of the recurrence, as the configuration states them: what engines that keep states within a
+    /// sequence keep them at multiples of.
+    #[serde(default)]
+    pub state_chunk: Option<u32>,
     /// What an image goes through.
     pub vision: Option<Tower>,
     /// Weights other than the checkpoint's, where the model is priced in such.

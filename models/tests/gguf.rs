@@ -298,6 +298,7 @@ fn split_files_are_one_checkpoint() {
         assert_eq!(checkpoint.name(), "whole");
         assert_eq!(checkpoint.checkpoint_bytes(), 32);
         assert_eq!(checkpoint.data(checkpoint.tensor("b").unwrap()).unwrap(), [1; 16]);
+        assert_eq!(checkpoint.files(), [path(1), path(2)], "{}", opened.display());
     }
     let renamed = dir.join("n-00001-of-00002.gguf");
     std::fs::copy(path(2), &renamed).unwrap();

@@ -84,10 +84,19 @@ fn keys_of_other_families_are_told() {
         ("kv_heads", json!(4)),
         ("lora_rank", json!(64)),
         ("attention_chunk_size", json!(8192)),
+        ("shared_expert_intermediate_size", json!(4096)),
+        ("moe_shared_expert_intermediate_size", json!(4096)),
+        ("first_k_dense_replace", json!(3)),
+        ("moe_layer_freq", json!(2)),
+        ("attn_output_gate", json!(true)),
+        ("use_mla", json!(true)),
+        ("mlp_bias", json!(true)),
+        ("num_medusa_heads", json!(4)),
+        ("swa_layers", json!([1, 3])),
     ];
     // What each of these reads itself, or refuses.
     for (config, own) in [
-        ("llama-3.1-8b", &[][..]),
+        ("llama-3.1-8b", &["mlp_bias"][..]),
         ("qwen3-8b", &["sliding_window"][..]),
         ("phi-4", &["sliding_window"][..]),
         ("mamba2-130m-hf", &["ssm_state_size", "mamba_d_state"][..]),
@@ -262,4 +271,41 @@ fn numbers_that_no_float_holds_are_shown_as_they_were_written() {
     changed["expand"] = json!(2.3);
     let said = build(&changed.to_string());
     assert!(said.contains("expand × hidden_size, 2.3 × 768,"), "{said}");
+}
+
+/// That every layer has experts is what is priced; blocks of packed weights under two names say one thing.
+#[test]
+fn what_says_nothing_new_is_not_told_and_what_contradicts_is() {
+    let mut sparse = published("../tests/data/configs/qwen3-30b-a3b.json");
+    sparse["moe_layer_freq"] = json!(1);
+    assert_eq!(unknown(&sparse), Vec::<String>::new());
+    let mut packed = published("../tests/data/configs/llama-3.1-8b.json");
+    let differ = |config: &Value| notes(config).iter().filter(|note| note.contains("differ")).count();
+    packed["quantization"] = json!({"group_size": 64, "bits": 4});
+    packed["quantization_config"] = json!({"group_size": 64, "bits": 4});
+    assert_eq!(differ(&packed), 0);
+    packed["quantization_config"] = json!({"group_size": 64, "bits": 8});
+    assert_eq!(differ(&packed), 1, "{:?}", notes(&packed));
+}
+
+/// More layers that draft than anybody has are an error, where they were no layers without a word.
+#[test]
+fn layers_that_draft_are_counted_or_refused() {
+    let plain = published("../tests/data/configs/qwen3.5-27b.json");
+    let build = |drafts: Value| {
+        let mut changed = plain.clone();
+        changed["text_config"]["mtp_num_hidden_layers"] = drafts;
+        let checkpoint = Checkpoint::from_config_bytes(changed.to_string().as_bytes(), "keys").unwrap();
+        Registry::standard().build(&checkpoint)
+    };
+    for drafts in [0, 1, 64] {
+        assert_eq!(build(json!(drafts)).unwrap().extras.draft.len(), drafts);
+    }
+    for drafts in [65, 4096, 1_000_000] {
+        let error = build(json!(drafts)).unwrap_err();
+        assert!(
+            matches!(error, ModelError::Field { .. }) && error.to_string().contains("0 to 64"),
+            "{error}"
+        );
+    }
 }

@@ -17,7 +17,7 @@ pub struct Output {
     /// Print one JSON document on standard output, and nothing else
     #[arg(long)]
     pub json: bool,
-    /// Say more: the admitted plan; twice: every buffer and dispatch of it
+    /// Say more: of an estimate how long it took, of what runs the admitted plan, and twice every buffer and dispatch of it
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }

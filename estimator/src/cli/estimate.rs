@@ -22,7 +22,7 @@ use crate::snapshot_bytes;
 use crate::verdict::{Lasts, Overhead};
 use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
-use plimsoll_models::model::State;
+use plimsoll_models::model::{Grid, State};
 use plimsoll_models::{Checkpoint, Model, ModelError};
 use serde::Serialize;
 use std::mem::ManuallyDrop;
@@ -48,11 +48,12 @@ pub struct Args {
     /// Tokens drafted ahead: every recurrent state is kept N + 1 times, so that a rejected draft can be taken back
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_DRAFT_DEPTH)))]
     pub draft_depth: u32,
-    /// A model that drafts tokens for this one, beside it on the device: with --draft-depth. Layers of this one that draft
-    /// are not loaded then
+    /// A model that drafts tokens for this one, beside it on the device: with --draft-depth, and with the same context and
+    /// slots, but no longer context than it was made for. Layers of this one that draft are not loaded then
     #[arg(long, value_name = "MODEL")]
     pub draft: Option<PathBuf>,
-    /// Another model on the same device, with the same context and slots; may be given several times
+    /// Another model on the same device, with the same context and slots, but no longer context than it was made for; may be
+    /// given several times
     #[arg(long = "with", value_name = "MODEL")]
     pub beside: Vec<PathBuf>,
     /// A model that leaves the device before this one comes, or the bytes that become free with it: told, and added to what
@@ -143,6 +144,8 @@ impl Args {
         let any = |is: fn(&State) -> bool| model.states.iter().any(is);
         let recurrent = any(|state| state.recurrent().is_some());
         let sliding = any(|state| matches!(state, State::KvSliding { .. }));
+        let scales_all =
+            model.extras.vision.as_ref().is_some_and(|tower| matches!(tower.grid, Grid::Fixed { .. }));
         let drafter = self.draft.is_some() || !model.extras.draft.is_empty();
         let cases = [
             (self.draft.is_some() && self.draft_depth == 0, "--draft drafts nothing without --draft-depth"),
@@ -150,6 +153,10 @@ impl Args {
             (
                 self.images.image_size.is_some() && model.extras.vision.is_none(),
                 "--image-size changes nothing: how images are read is not known",
+            ),
+            (
+                self.images.image_size.is_some_and(|size| size != (0, 0)) && scales_all,
+                "--image-size changes nothing: every image is scaled to one size",
             ),
             (self.peer.swa_full && !sliding, "--swa-full changes nothing: no layer slides"),
             (
@@ -177,19 +184,25 @@ pub struct Machine {
     pub reading: Option<Reading>,
 }
 
-/// The models that are named beside this one.
-fn companions(args: &Args) -> Result<Vec<(Role, Model)>, Failure> {
+/// The models that are named beside this one; their files are added to `inputs`.
+fn companions(args: &Args, inputs: &mut Vec<PathBuf>) -> Result<Vec<(Role, Model)>, Failure> {
     let drafts = args.draft.iter().map(|path| (path, Role::Draft));
     let all = drafts.chain(args.beside.iter().map(|path| (path, Role::Beside)));
-    all.map(|(path, role)| Ok((role, build(&open(path)?, Some(path))?))).collect()
+    let mut opened = |path: &PathBuf| {
+        let checkpoint = open(path)?;
+        inputs.extend(checkpoint.files());
+        build(&checkpoint, Some(path))
+    };
+    all.map(|(path, role)| Ok((role, opened(path)?))).collect()
 }
 
-/// Prices everything else that is named: what stays on the device, and what leaves it.
+/// Prices everything else that is named: what stays on the device, and what leaves it, whose files are added to `inputs`.
 fn others(
     args: &Args,
     company: &Company<'_>,
     geometry: &Geometry,
     profile: &Profile,
+    inputs: &mut Vec<PathBuf>,
 ) -> Result<Others, Failure> {
     // What stands against one of them is in the verdict.
     let mut others = Others { here: company.able(geometry), ..Others::default() };
@@ -203,6 +216,7 @@ fn others(
             }
             _ => {
                 let checkpoint = open(path)?;
+                inputs.extend(checkpoint.files());
                 let model = build(&checkpoint, Some(path))?;
                 let other = match args.peer.engine() {
                     Some(engine) => {
@@ -299,6 +313,17 @@ fn image_warning(model: &Model, geometry: &Geometry) -> Option<String> {
     ))
 }
 
+/// What is said of a companion that was made for less context than is asked for.
+fn shorter(other: &Other, geometry: &Geometry) -> Option<String> {
+    (other.context < geometry.context).then(|| {
+        let (own, asked) = (grouped(other.context.into()), grouped(geometry.context.into()));
+        format!(
+            "{}: priced with a context of {own}, all that it was made for, and not with the {asked} asked for",
+            other.name
+        )
+    })
+}
+
 /// Says them.
 pub fn note_warnings(model: &Model, geometry: &Geometry) -> Vec<String> {
     let warnings = warnings(model.context_max, snapshot_bytes(model, geometry), geometry);
@@ -326,11 +351,8 @@ pub fn run(
     {
         return Err(Failure::Usage("--kv: --kv-k and --kv-v say otherwise of both".into()));
     }
-    if let (Some(page), Some(path)) = (&args.html, path)
-        && page.canonicalize().is_ok_and(|page| path.canonicalize().is_ok_and(|path| path == page))
-    {
-        return Err(Failure::Usage("--html: that is the model's own file".into()));
-    }
+    // What is read, so that nothing is written over it.
+    let mut inputs = checkpoint.files();
     // The process ends with this: to free what thousands of layers took piece by piece would be a fifth of its time.
     let mut model = ManuallyDrop::new(recast(args, build(checkpoint, path)?, checkpoint)?);
     if args.draft.is_some() {
@@ -372,12 +394,18 @@ pub fn run(
     warnings.extend(image_warning(&model, &geometry).into_iter().inspect(|said| {
         output::note(format_args!("plimsoll: {said}"));
     }));
-    let companions = companions(args)?;
+    let companions = companions(args, &mut inputs)?;
     // The other engines' prices hold the layers that draft.
     let drafts = args.peer.engine().is_none().then_some(&*model);
     let options = args.peer.options(args.limits.max_allocation);
     let mut company = Company::new(&companions, drafts, &profile).held_by(args.peer.engine(), options);
-    let others = others(args, &company, &geometry, &profile)?;
+    let others = others(args, &company, &geometry, &profile, &mut inputs)?;
+    warnings.extend(others.here.iter().filter_map(|other| shorter(other, &geometry)).inspect(|said| {
+        output::note(format_args!("plimsoll: {said}"));
+    }));
+    if let Some(page) = &args.html {
+        output::spares("--html", page, &inputs)?;
+    }
     // The table says what a device has in all, an adapter what is free of it.
     let read = derived.is_some();
     let live = read && device.is_none();
@@ -438,7 +466,8 @@ pub fn run(
     } else {
         output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
         let cache_limit = policy.cache_limit();
-        if let Some(most) = cache_limit.bytes {
+        // Of what other engines keep it says nothing.
+        if let Some(most) = cache_limit.bytes.filter(|_| args.peer.engine().is_none()) {
             let (most, source) = (bytes::human(most), cache_limit.source);
             output::print(format_args!("kept without being live: at most {most} ({source})\n"))?;
         }

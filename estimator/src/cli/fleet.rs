@@ -199,7 +199,7 @@ fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
     limits.max_storage_buffer_binding_size = binding.min(limits.max_buffer_size);
     let own = memory.map(|bytes| Reading {
         bytes,
-        total: None,
+        total: Some(bytes),
         source: "the fleet's file".into(),
         taken: 0,
         excluded: Vec::new(),

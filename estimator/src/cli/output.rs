@@ -6,7 +6,7 @@ use plimsoll_models::text::{is_printable, printable};
 use serde::Serialize;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Text on its way to a terminal, a log or a page that shows one.
 struct Shown<'w>(&'w mut String);
@@ -65,6 +65,37 @@ pub fn writable(path: &Path) -> Result<(), Failure> {
         }
         Ok(_) => Ok(()),
         Err(_) => part().tempfile_in(folder(path)).and_then(tempfile::NamedTempFile::close).map_err(failed),
+    }
+}
+
+/// Whether what is to be written to `path` is none of the files that are read for it: `flag` names the one that says so.
+/// Files are told by what they are and not by their names.
+///
+/// # Errors
+/// [`Failure::Usage`].
+pub fn spares(flag: &str, path: &Path, inputs: &[PathBuf]) -> Result<(), Failure> {
+    match inputs.iter().find(|input| is_same(path, input)) {
+        Some(input) => {
+            let (path, input) = (path.display(), input.display());
+            Err(Failure::Usage(format!(
+                "{flag} {path}: that is {input}, which this command reads: name another file"
+            )))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether two paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let of = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+        of(one).is_some_and(|one| of(other) == Some(one))
+    }
+    #[cfg(not(unix))]
+    {
+        one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
     }
 }
 

@@ -100,11 +100,16 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         for other in &others.here {
             let _ = writeln!(
                 text,
-                "{:<9} {}: {} bytes ({})",
+                "{:<9} {}: {} bytes ({}){}",
                 if other.role == Role::Beside { "beside" } else { "drafts" },
                 other.name,
                 grouped(other.total),
-                human(other.total)
+                human(other.total),
+                // As much as it was made for.
+                match other.context < g.context {
+                    true => format!(", at a context of {}", grouped(other.context.into())),
+                    false => String::new(),
+                }
             );
         }
         for gone in &others.replaced {
@@ -359,8 +364,16 @@ fn largest(report: &Report, text: &mut String) {
 fn verdict(report: &Report, text: &mut String) {
     let Some(refusal) = &report.refusal else {
         let said = match report.verdict.as_str() {
-            "no_budget" => "no budget: give --memory 8GiB, or --device NAME (of --list-devices)",
-            other => other,
+            "no_budget" if report.profile == "webgpu-default" => {
+                "no budget: give --memory 8GiB, or --device NAME (of --list-devices)".to_owned()
+            }
+            "no_budget" => {
+                format!(
+                    "no budget: {} has no memory of its own that is known: give --memory 8GiB",
+                    report.profile
+                )
+            }
+            other => other.to_owned(),
         };
         let _ = write!(text, "verdict   {said}");
         return;

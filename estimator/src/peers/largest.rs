@@ -3,11 +3,12 @@
 //! Halving finds the last of a run only where what fits once does not fail below. It fails in three places, each of which
 //! has a way of its own here:
 //!
-//! * MLX at a prompt that fills its cache: one token more makes it grow by 256, a token after that by less.
+//! * MLX by context: what there is at once while a cache grows hangs on what the last pushes were.
 //! * MLX by steps: what the last cells of a growth are cut to depends on how the step divides the prompt.
 //! * llama.cpp by slots: each slot's cells are rounded up, so that more slots may need fewer cells in all.
 
 use super::Engine;
+use super::mlx::Held;
 use crate::geometry::{Geometry, MAX_CONTEXT};
 use crate::report::{Ends, Fits, Stops};
 use crate::solve::End;
@@ -25,6 +26,12 @@ pub(super) struct Search<'a> {
     pub padding: u32,
     /// Whether a geometry fits.
     pub fits: &'a dyn Fn(&Geometry) -> bool,
+    /// MLX: whether it may fit by the least that there is while it grows, which is never less of more context.
+    pub least: &'a dyn Fn(&Geometry) -> bool,
+    /// MLX: whether what it is in the end would fit.
+    pub ends: &'a dyn Fn(&Geometry) -> bool,
+    /// MLX: tokens that are kept plain before a cache is quantised.
+    pub plain: u32,
 }
 
 impl Search<'_> {
@@ -61,10 +68,29 @@ impl Search<'_> {
         let most = self.longest(geometry);
         match self.engine {
             Engine::LlamaCpp | Engine::Vllm => last(1, most, fits),
-            // A prompt that fills its cache stands alone: the one after it is as the one before it, or larger.
             Engine::Mlx => {
-                let found = last(1, most, |n| fits(n) || (n < most && fits(n + 1)))?;
-                (1..=found).rev().take(2).find(|n| fits(*n))
+                let least = |context: u32| (self.least)(&Geometry { context, ..geometry.clone() });
+                let found = last(1, most, least)?;
+                // One step of all of it: a prompt that fills its cache stands alone, as the one after it is as the one
+                // before it, or larger.
+                let pairs = |most: u32| {
+                    let pair = last(1, most, |n| fits(n) || (n < most && fits(n + 1)))?;
+                    (1..=pair).rev().take(2).find(|n| fits(*n))
+                };
+                if geometry.prefill_chunk >= found {
+                    return pairs(found);
+                }
+                // A step below, the most there may be is no more than the least there is here.
+                let step = Held::grows_by(geometry).saturating_add(GROWTH);
+                let near = found.saturating_sub(step).max(1);
+                // Unless what is beside has windows, or turning plain cells into quantised ones takes more, which is the
+                // same from some context on.
+                let short = (1..near.min(self.plain.saturating_add(2))).rev();
+                let mut tried = (near..=found).rev();
+                tried
+                    .find(|n| fits(*n))
+                    .or_else(|| pairs(near))
+                    .or_else(|| short.into_iter().find(|n| fits(*n)))
             }
         }
     }
@@ -99,14 +125,17 @@ impl Search<'_> {
 
     fn chunk(&self, geometry: &Geometry) -> Option<u32> {
         let fits = |prefill_chunk: u32| (self.fits)(&Geometry { prefill_chunk, ..geometry.clone() });
-        if self.engine != Engine::Mlx || geometry.context <= GROWTH || fits(MOST) {
+        if self.engine != Engine::Mlx || geometry.context <= GROWTH {
             return last(1, MOST, fits);
+        }
+        if fits(MOST) {
+            return Some(MOST);
         }
         // A cache without waste holds the context's whole multiples of 256 at least: where those do not fit nothing does,
         // and they hold with steps of whole multiples, of which fewer are never more.
         let whole = Geometry { context: geometry.context / GROWTH * GROWTH, ..geometry.clone() };
         let least =
-            |n: u32| (self.fits)(&Geometry { prefill_chunk: n.saturating_mul(GROWTH), ..whole.clone() });
+            |n: u32| (self.ends)(&Geometry { prefill_chunk: n.saturating_mul(GROWTH), ..whole.clone() });
         let most = last(1, MOST / GROWTH, least).unwrap_or(0).saturating_add(1).saturating_mul(GROWTH);
         // A step of the context and every longer one are alike.
         (1..=most.min(MOST).min(geometry.context)).rev().find(|n| fits(*n))

@@ -159,7 +159,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         host,
         kv_bytes_per_token: bytes("KV of a token", per_token)?,
         pool_bytes_per_token: None,
-        recurrent_bytes_per_slot: bytes("recurrent state", per_slot.saturating_mul(copies))?,
+        recurrent_bytes_per_slot: Some(bytes("recurrent state", per_slot.saturating_mul(copies))?),
         largest,
         peak: None,
         page: own.cell_padding,

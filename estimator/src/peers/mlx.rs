@@ -143,6 +143,11 @@ impl Summed {
         let Sums { full, sliding, mla, draft, recurrent } = self.sums;
         [full, sliding, mla, draft, recurrent].into_iter().fold(0, u128::saturating_add)
     }
+
+    /// The same while caches grow.
+    pub(super) fn most(&self, slots: u32) -> u128 {
+        self.peak.saturating_mul(slots.into()).saturating_add(self.sums.recurrent).max(self.total())
+    }
 }
 
 impl<'a> Held<'a> {
@@ -171,6 +176,7 @@ impl<'a> Held<'a> {
             }
         };
         let (key_size, value_size) = (size(pair.k)?, size(pair.v)?);
+        super::one_format(ENGINE, pair)?;
         if let Some(bits) = own.kv_bits.filter(|bits| ![2, 3, 4, 5, 6, 8].contains(bits)) {
             return Err(unsupported(format!("does not quantise to {bits} bits")));
         }
@@ -187,12 +193,34 @@ impl<'a> Held<'a> {
         Ok(Self { layers, mla, own, key_size, value_size })
     }
 
+    /// Steps of whole 256s that a cache grows by.
+    pub(super) fn grows_by(geometry: &Geometry) -> u32 {
+        geometry.prefill_chunk.max(1).next_multiple_of(STEP as u32)
+    }
+
     /// What they keep of a geometry.
     pub(super) fn sums(&self, geometry: &Geometry) -> Result<Summed, PeerError> {
+        let full = growth(geometry.context.into(), geometry.prefill_chunk.into());
+        self.grown(geometry, full)
+    }
+
+    /// What they keep at the least while they grow, and never less of more context: a cache of `n` cells grew by at most a
+    /// step from one that was no smaller than its fill, so that there were `2·n` of both less a step. There were `2·n` and
+    /// a step at the most.
+    pub(super) fn least(&self, geometry: &Geometry) -> Result<u128, PeerError> {
+        let tokens = u64::from(geometry.context);
+        let peak = tokens.saturating_mul(2).saturating_sub(Self::grows_by(geometry).into()).max(tokens);
+        // What turns into a quantised cache is left out.
+        let own = Options { quantized_start: 0, ..self.own };
+        let like = Held { layers: self.layers.clone(), own, ..*self };
+        Ok(like.grown(geometry, Growth { cells: tokens, peak })?.most(geometry.slots))
+    }
+
+    /// The same where full caches grew so.
+    fn grown(&self, geometry: &Geometry, full: Growth) -> Result<Summed, PeerError> {
         let Self { mla, own, key_size, value_size, .. } = *self;
         let unsupported = |what: String| PeerError::Unsupported { engine: ENGINE, what };
         let (context, step) = (u64::from(geometry.context), u64::from(geometry.prefill_chunk));
-        let full = growth(context, step);
         // What is still plain when a cache is quantised.
         let plain =
             own.kv_bits.map(|_| growth(context.min(own.quantized_start.into()), step)).unwrap_or_default();
@@ -308,7 +336,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         host: Vec::new(),
         kv_bytes_per_token: bytes("KV of a token", per_token)?,
         pool_bytes_per_token: None,
-        recurrent_bytes_per_slot: bytes("recurrent state", per_slot)?,
+        recurrent_bytes_per_slot: Some(bytes("recurrent state", per_slot)?),
         largest: None,
         peak: grows.then(|| Bound {
             bytes: weights.saturating_add(recurrent).saturating_add(growing),

@@ -14,7 +14,7 @@ pub mod vllm;
 pub(crate) use report::START;
 pub use report::report;
 
-use crate::geometry::{Geometry, KvStore, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_SLOTS};
+use crate::geometry::{Geometry, KvPair, KvStore, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_SLOTS};
 use crate::images::MAX_IMAGES;
 use crate::report::KvBytes;
 use plimsoll_kernels::Format;
@@ -190,8 +190,9 @@ pub struct Price {
     pub kv_bytes_per_token: u64,
     /// vLLM: what a token of its pool costs, as start-up logs count them: all groups hold it.
     pub pool_bytes_per_token: Option<u64>,
-    /// What a sequence costs whatever its length.
-    pub recurrent_bytes_per_slot: u64,
+    /// What recurrent layers cost a sequence whatever its length; `None` where that grows with it, and is in
+    /// `kv_bytes_per_token`.
+    pub recurrent_bytes_per_slot: Option<u64>,
     /// The largest single allocation, where it is a closed form: scores that are not streamed.
     pub largest: Option<Line>,
     /// The most there may be at once, where the engine holds more while it grows.
@@ -208,6 +209,11 @@ impl Price {
     /// What is priced: weights, keys and values, recurrent states. Compute buffers are not.
     pub fn total(&self) -> u64 {
         self.weights.saturating_add(self.kv).saturating_add(self.recurrent)
+    }
+
+    /// The most of that there may be at once.
+    pub fn most(&self) -> u64 {
+        self.peak.as_ref().map_or(0, |peak| peak.bytes).max(self.total())
     }
 
     /// Bytes of the host line whose name begins so.
@@ -321,6 +327,15 @@ fn row(store: KvStore, heads: u128, width: u32) -> u128 {
         KvStore::Q8_0 => (values / 32).saturating_mul(34),
         KvStore::Q4_0 => (values / 32).saturating_mul(18),
     }
+}
+
+/// That keys and values are stored alike, where an engine has one type for both.
+fn one_format(engine: &'static str, pair: KvPair) -> Result<(), PeerError> {
+    if pair.k == pair.v {
+        return Ok(());
+    }
+    let what = format!("has one type for keys and values, not {} and {}", pair.k.name(), pair.v.name());
+    Err(PeerError::Unsupported { engine, what })
 }
 
 /// A product that saturates: what does is refused at the end by [`bytes`].

@@ -75,7 +75,7 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
         },
         kv_bytes_per_token: told.map(|p| p.kv_bytes_per_token),
         pool_bytes_per_token: told.and_then(|p| p.pool_bytes_per_token),
-        recurrent_bytes_per_slot: told.map(|p| p.recurrent_bytes_per_slot),
+        recurrent_bytes_per_slot: told.and_then(|p| p.recurrent_bytes_per_slot),
         largest_allocation: told
             .and_then(|p| p.largest.clone())
             .map(|line| Largest { name: line.name, bytes: line.bytes }),
@@ -119,7 +119,7 @@ fn bytes(price: &Price) -> Bytes {
         kv: price.kv,
         recurrent: price.recurrent,
         total: price.total(),
-        load_peak: price.peak.as_ref().map_or(price.total(), |p| p.bytes.max(price.total())),
+        load_peak: price.most(),
         kv_by_kind: price.kv_by_kind.clone(),
         ..Bytes::default()
     }
@@ -150,6 +150,15 @@ struct Asker<'a> {
     overhead: u64,
     /// The largest of each with the rest as asked, once they were looked for.
     found: OnceCell<Fits>,
+}
+
+/// Bytes of a geometry.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Needs {
+    /// In the end.
+    total: u64,
+    /// The most at once.
+    most: u64,
 }
 
 /// What stands against a geometry whatever the model takes with it.
@@ -194,17 +203,18 @@ impl Asker<'_> {
         if share < 1.0 { (whole as f64 * share) as u64 } else { whole }
     }
 
-    /// The total of a geometry that the engine starts with and whose allocations are within the limit.
-    fn total(&self, geometry: &Geometry) -> Option<u64> {
+    /// What a geometry needs that the engine starts with and whose allocations are within the limit.
+    fn needs(&self, geometry: &Geometry) -> Option<Needs> {
         let price = price(self.engine, self.model, geometry, self.options).ok()?;
-        self.exceeding(&price).is_none().then(|| price.total())
+        self.exceeding(&price).is_none().then(|| Needs { total: price.total(), most: price.most() })
     }
 
-    /// Whether it fits beside what the others take with this geometry; `None` where nothing is known of memory.
-    fn fits(&self, geometry: &Geometry, total: u64) -> Option<bool> {
+    /// Whether it fits beside what the others take with this geometry, also while it grows; `None` where nothing is known of
+    /// memory.
+    fn fits(&self, geometry: &Geometry, needs: Needs) -> Option<bool> {
         match self.room(geometry) {
             Err(_) => Some(false),
-            Ok(room) => Some(total.saturating_add(self.overhead) <= room?),
+            Ok(room) => Some(needs.most.saturating_add(self.overhead) <= room?),
         }
     }
 
@@ -217,10 +227,15 @@ impl Asker<'_> {
     /// Geometries that fit, with one thing given up each: the step first, which costs no more than time; the formats of
     /// keys and values, the images and the drafts where the engine does not have those.
     fn nearest(&self, geometry: &Geometry) -> Vec<Suggestion> {
-        if price(self.engine, self.model, geometry, self.options).is_err() {
+        if price(self.engine, self.model, geometry, self.options).is_err() || !self.suits(geometry) {
             return self.mended(geometry);
         }
         self.smaller(geometry, self.found.get_or_init(|| self.searched(geometry)))
+    }
+
+    /// Whether what is beside can have its keys and values in these formats.
+    fn suits(&self, geometry: &Geometry) -> bool {
+        self.company.is_none_or(|company| company.suits(geometry))
     }
 
     /// Of a geometry that has a price.
@@ -230,7 +245,7 @@ impl Asker<'_> {
         let slots = slots.filter(|n| *n < geometry.slots);
         let chunk = prefill_chunk.filter(|n| *n < geometry.prefill_chunk);
         let other = |g: Geometry| {
-            let total = self.total(&g)?;
+            let total = self.needs(&g)?.total;
             Some(Suggestion::new(g, total))
         };
         let shorter = context.map(|context| Geometry { context, ..geometry.clone() });
@@ -242,7 +257,7 @@ impl Asker<'_> {
     /// Of one that the engine does not start with: with as little of it given up as there needs to be, and what of those
     /// fits; where none does, what is smaller.
     fn mended(&self, geometry: &Geometry) -> Vec<Suggestion> {
-        let mut mended: Vec<(usize, u64, Geometry)> = Vec::new();
+        let mut mended: Vec<(usize, Needs, Geometry)> = Vec::new();
         let without = Geometry { draft_depth: 0, ..geometry.clone() };
         for drafts in [geometry, &without] {
             let priced = Priced { images: Images::default(), ..drafts.priced.clone() };
@@ -252,21 +267,22 @@ impl Asker<'_> {
                     let changes = usize::from(g.draft_depth != geometry.draft_depth)
                         + usize::from(g.priced.images != geometry.priced.images)
                         + usize::from(g.kv_pair() != geometry.kv_pair());
-                    if let Some(total) = self.total(&g) {
-                        mended.push((changes, total, g));
+                    if let Some(needs) = self.needs(&g).filter(|_| self.suits(&g)) {
+                        mended.push((changes, needs, g));
                     }
                 }
             }
         }
-        mended.sort_by_key(|(changes, total, _)| (*changes, *total));
+        mended.sort_by_key(|(changes, needs, _)| (*changes, *needs));
         mended.dedup_by(|(.., a), (.., b)| a == b);
         let Some(least) = mended.first().map(|(changes, ..)| *changes) else {
             // Then it is a number out of range, or the allocation is past its limit.
             return self.smaller(geometry, &self.searched(geometry));
         };
         mended.retain(|(changes, ..)| *changes == least);
-        let fitting = mended.iter().filter(|(_, total, g)| self.fits(g, *total) != Some(false));
-        let near: Vec<Suggestion> = fitting.map(|(_, total, g)| Suggestion::new(g.clone(), *total)).collect();
+        let fitting = mended.iter().filter(|(_, needs, g)| self.fits(g, *needs) != Some(false));
+        let near: Vec<Suggestion> =
+            fitting.map(|(_, needs, g)| Suggestion::new(g.clone(), needs.total)).collect();
         match mended.first() {
             Some((.., g)) if near.is_empty() => self.smaller(g, &self.searched(g)),
             _ => near,
@@ -277,7 +293,10 @@ impl Asker<'_> {
         let refused = |refusal: Refusal| ("refused".to_owned(), Some(RefusalPart::of(&refusal)));
         let short = |broke: Broke, name: &str, need: u64, have: u64, reason: String| {
             let lasts = match self.budget {
-                Some(budget) if broke == Broke::Total => Lasts::of(need, budget),
+                // An engine may take a share of the budget only: what is short of that is short of the whole.
+                Some(budget) if broke == Broke::Total => {
+                    Lasts::of(need.saturating_add(budget.bytes.saturating_sub(have)), budget)
+                }
                 _ => Lasts::Forever,
             };
             let (name, nearest) = (name.to_owned(), self.nearest(geometry));
@@ -304,7 +323,22 @@ impl Asker<'_> {
         let need = price.total().saturating_add(self.overhead);
         match self.room(geometry) {
             Ok(None) => ("no_budget".into(), None),
-            Ok(Some(have)) if need <= have => ("fits".into(), None),
+            Ok(Some(have)) if price.most().saturating_add(self.overhead) <= have => ("fits".into(), None),
+            // What fits once it is there must also fit while it comes.
+            Ok(Some(have)) if need <= have => {
+                let most = price.most().saturating_add(self.overhead);
+                let when = price.peak.as_ref().map_or("", |peak| peak.why.as_str());
+                let reason = format!(
+                    "load peak: {} may hold {} bytes at once ({when}) and there are {} ({}), {} too few",
+                    self.engine.name(),
+                    grouped(most),
+                    grouped(have),
+                    self.source(geometry),
+                    grouped(most - have)
+                );
+                let (verdict, refusal) = short(Broke::Total, "load peak", most, have, reason);
+                (verdict, refusal.map(|part| RefusalPart { broke: "load_peak".into(), ..part }))
+            }
             Ok(Some(have)) => {
                 let reason = format!(
                     "{} needs {} bytes before its compute buffers and there are {} ({}), {} too few",
@@ -356,8 +390,9 @@ impl Asker<'_> {
         let contexts = crate::report::contexts(self.model.context_max, geometry.context);
         let rung = |context: u32| {
             let geometry = Geometry { context, ..geometry.clone() };
-            let total = self.total(&geometry);
-            let verdict = match total.map(|t| self.fits(&geometry, t)) {
+            let needs = self.needs(&geometry);
+            let total = needs.map(|needs| needs.total);
+            let verdict = match needs.map(|needs| self.fits(&geometry, needs)) {
                 None | Some(Some(false)) => "refused",
                 Some(Some(true)) => "fits",
                 Some(None) => "no_budget",
@@ -394,7 +429,7 @@ impl Asker<'_> {
             change(format!("kv {pair} -> {kv}"), geometry.clone().with_kv(kv));
         }
         let saves = |(change, geometry): (String, Geometry)| {
-            let saves = price.total().checked_sub(self.total(&geometry)?)?;
+            let saves = price.total().checked_sub(self.needs(&geometry)?.total)?;
             (saves > 0).then_some(Lever { change, saves })
         };
         let mut levers: Vec<Lever> = changes.into_iter().filter_map(saves).collect();
@@ -410,6 +445,14 @@ impl Asker<'_> {
         self.found.get_or_init(|| self.searched(geometry)).clone()
     }
 
+    /// MLX: bytes that what is beside takes at the least, never less of more context: caches that grow by 256 and no step.
+    /// `None` where it cannot be with this geometry.
+    fn least_beside(&self, geometry: &Geometry) -> Option<u64> {
+        let Some(company) = self.company.filter(|company| company.ceiling.is_some()) else { return Some(0) };
+        let context = geometry.context.saturating_sub(256).max(1);
+        company.taken(&Geometry { context, prefill_chunk: 1, ..geometry.clone() })
+    }
+
     fn searched(&self, geometry: &Geometry) -> Fits {
         // MLX takes trying every number: what the model alone is too large for is known in no time.
         let held = (self.engine == Engine::Mlx)
@@ -418,16 +461,28 @@ impl Asker<'_> {
         let beside = loaded(self.model, geometry).saturating_add(self.overhead);
         let most =
             self.company.and_then(|company| company.ceiling).or(self.budget.map(|budget| budget.bytes));
-        let may = |g: &Geometry| match (&held, most) {
+        let within = |needs: &dyn Fn(&Held<'_>) -> Result<u128, PeerError>| match (&held, most) {
             (Some(held), Some(most)) => {
-                held.sums(g).is_ok_and(|sums| sums.total().saturating_add(beside.into()) <= most.into())
+                needs(held).is_ok_and(|bytes| bytes.saturating_add(beside.into()) <= most.into())
             }
             _ => true,
         };
-        let fits =
-            |g: &Geometry| may(g) && self.total(g).is_some_and(|total| self.fits(g, total) != Some(false));
-        let padding = self.options.llama_cpp.cell_padding;
-        Search { engine: self.engine, context_max: self.model.context_max, padding, fits: &fits }
-            .all(geometry)
+        let fits = |g: &Geometry| {
+            within(&|held| Ok(held.sums(g)?.most(g.slots)))
+                && self.needs(g).is_some_and(|needs| self.fits(g, needs) != Some(false))
+        };
+        let search = Search {
+            engine: self.engine,
+            context_max: self.model.context_max,
+            padding: self.options.llama_cpp.cell_padding,
+            fits: &fits,
+            least: &|g| {
+                let beside = self.least_beside(g);
+                beside.is_some_and(|beside| within(&|held| Ok(held.least(g)?.saturating_add(beside.into()))))
+            },
+            ends: &|g| within(&|held| Ok(held.sums(g)?.total())),
+            plain: self.options.mlx.quantized_start,
+        };
+        search.all(geometry)
     }
 }

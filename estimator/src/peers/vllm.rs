@@ -4,10 +4,12 @@
 //! * A page holds a block of one layer: `block · Hk · (Dk + Dv) · size`, a latent `block · (rank + rope) · size`, a
 //!   recurrent layer's whole state (tail in the model's type, state in its own).
 //! * With recurrent layers the attention block grows until its page holds a state; between kinds of attention the smaller
-//!   page's block is multiplied.
+//!   page's block is multiplied. In mode `all` it grows in steps of `lcm(chunk of the recurrence, block)`, and a recurrent
+//!   layer's block is of as many tokens.
 //! * Layers of a kind are cut into groups of equal size, which share the pool: `available / page / group size` blocks.
 //! * A sequence of `T` tokens takes `⌈T / block⌉` blocks of a full group, `⌈min(window − 1 + chunk, T) / block⌉ + 1` of a
-//!   sliding one, and 1 (2 with prefix caching) and one for each drafted token of a recurrent one.
+//!   sliding one, and 1 (2 with prefix caching) and one for each drafted token of a recurrent one; in mode `all`
+//!   `⌈T / block⌉` of that too.
 //!
 //! Sources: `vllm/v1/core/kv_cache_utils.py`, `vllm/v1/kv_cache_interface.py`, `vllm/platforms/interface.py`; pools, blocks
 //! and concurrency in its logs come out exactly.
@@ -16,6 +18,7 @@ use super::llama_cpp::widths;
 use super::{Engine, Mla, PeerError, Price, Sums, bytes, loaded, product};
 use crate::geometry::{Geometry, KvStore};
 use plimsoll_models::Model;
+use plimsoll_models::graph::Op;
 use plimsoll_models::model::State;
 
 const ENGINE: &str = "vllm";
@@ -153,6 +156,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         }
     };
     let (key_size, value_size) = (size(pair.k)?, size(pair.v)?);
+    super::one_format(ENGINE, pair)?;
     let mla = options.mla.unwrap_or(Mla::Latent);
     let block = u64::from(own.block.max(1));
     let depth = u128::from(geometry.draft_depth);
@@ -189,6 +193,11 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         }
     }
 
+    let all = own.mamba == MambaCache::All && layers.iter().any(|l| l.kind == Kind::Recurrent);
+    if all {
+        keeps_every_state(model, &layers)?;
+    }
+
     let mut rules = vec![
         "context is max_model_len of one sequence, chunk max_num_batched_tokens; slots multiply".to_owned(),
     ];
@@ -208,13 +217,13 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         layers.iter().map(|l| std::mem::discriminant(&l.kind)).collect::<std::collections::HashSet<_>>();
     let alike = kinds.len() <= 1 && layers.iter().all(|l| !matches!(l.kind, Kind::Sliding(_)));
     if !alike {
-        unify(&mut layers, own, &mut rules)?;
+        unify(&mut layers, own, model.extras.state_chunk, &mut rules)?;
     }
     let (group_size, group_bytes) = if alike {
         // Every layer has a tensor of its own.
-        let all: u64 = layers.iter().map(|l| l.count).sum();
+        let count: u64 = layers.iter().map(|l| l.count).sum();
         let pages = layers.iter().map(|l| l.page().saturating_mul(l.count.into()));
-        (all, pages.fold(0, u128::saturating_add))
+        (count, pages.fold(0, u128::saturating_add))
     } else {
         let size = group_size(&layers);
         (size, product(&[layers.iter().map(Layers::page).max().unwrap_or(0), size.into()]))
@@ -242,11 +251,11 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
             Kind::Recurrent => &mut sums.recurrent,
         };
         *sum = sum.saturating_add(rest);
-        if matches!(l.kind, Kind::Full | Kind::Latent) {
+        if matches!(l.kind, Kind::Full | Kind::Latent) || (all && l.kind == Kind::Recurrent) {
             let rise = product(&[groups.into(), bytes_of_block]) / u128::from(l.block.max(1));
             marginal = marginal.saturating_add(rise);
         }
-        if l.kind.attention() {
+        if l.kind.attention() || all {
             attention_groups += groups;
         } else {
             state_blocks = state_blocks.saturating_add(blocks.saturating_mul(groups));
@@ -281,6 +290,12 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
             if smallest == 0 { "" } else { ", padded to an attention page" }
         ));
     }
+    if all {
+        rules.push(
+            "a recurrent layer keeps a state at the end of every block: what it holds grows with the context"
+                .into(),
+        );
+    }
     rules.push(format!(
         "the engine takes {} of the device at start, whatever the context; the pool is that less weights, the profiled peak and CUDA graphs, which are not closed forms and not in the total",
         own.utilization
@@ -295,7 +310,10 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         host: Vec::new(),
         kv_bytes_per_token: bytes("KV of a token", marginal)?,
         pool_bytes_per_token: Some(bytes("KV of a token", token)?),
-        recurrent_bytes_per_slot: bytes("recurrent state", product(&[state_blocks.into(), group_bytes]))?,
+        recurrent_bytes_per_slot: match all {
+            true => None,
+            false => Some(bytes("recurrent state", product(&[state_blocks.into(), group_bytes]))?),
+        },
         largest: None,
         peak: None,
         page: u32::try_from(smallest).unwrap_or(u32::MAX),
@@ -310,13 +328,51 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     })
 }
 
+/// Tokens of a chunk of a recurrence whose configuration names none.
+const CHUNK: u32 = 2048;
+
+/// Whether there is a rule for keeping the state at the end of every block.
+///
+/// # Errors
+/// [`PeerError::Unsupported`] for recurrences of which that is not kept, and where no attention says what a block is.
+fn keeps_every_state(model: &Model, layers: &[Layers]) -> Result<(), PeerError> {
+    let unsupported = |what: &str| Err(PeerError::Unsupported { engine: ENGINE, what: what.to_owned() });
+    if model.graph.ops.iter().any(|(_, op)| matches!(op, Op::Delta { .. })) {
+        return unsupported("has no mode all for gated delta layers: --mamba-cache none or align");
+    }
+    if !layers.iter().any(|l| l.kind.attention()) {
+        return unsupported("publishes no rule for mode all without attention: --mamba-cache none or align");
+    }
+    Ok(())
+}
+
+/// The least common multiple of two numbers above 0.
+fn lcm(a: u128, b: u128) -> u128 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (a / divisor.max(1)).saturating_mul(b)
+}
+
 /// Makes the pages of all kinds equal: attention blocks grow until a state fits, then smaller pages hold more tokens.
-fn unify(layers: &mut [Layers], own: &Options, rules: &mut Vec<String>) -> Result<(), PeerError> {
+/// `chunk` are the tokens of a chunk of the recurrence, where the configuration says so.
+fn unify(
+    layers: &mut [Layers],
+    own: &Options,
+    chunk: Option<u32>,
+    rules: &mut Vec<String>,
+) -> Result<(), PeerError> {
     let unsupported = |what: &str| PeerError::Unsupported { engine: ENGINE, what: what.to_owned() };
     let state = layers.iter().filter(|l| l.kind == Kind::Recurrent).map(|l| l.unit).max();
     let narrowest = layers.iter().filter(|l| l.kind.attention()).map(|l| l.unit).max();
     if let (Some(state), Some(token)) = (state, narrowest) {
-        let least = u128::from(own.block.max(16));
+        let all = own.mamba == MambaCache::All;
+        let least = match u128::from(own.block.max(16)) {
+            // Every block ends with a chunk of the recurrence.
+            least if all => lcm(chunk.unwrap_or(CHUNK).max(1).into(), least),
+            least => least,
+        };
         let step = least.saturating_mul(token.max(1));
         let block = u64::try_from(least.saturating_mul(state.div_ceil(step)))
             .map_err(|_| PeerError::TooLarge { what: "a block" })?;
@@ -326,10 +382,14 @@ fn unify(layers: &mut [Layers], own: &Options, rules: &mut Vec<String>) -> Resul
                 layer.block = block;
             } else {
                 layer.unit = page;
+                if all {
+                    layer.block = block;
+                }
             }
         }
+        let steps = if all { format!(" and they are whole steps of {least}") } else { String::new() };
         rules.push(format!(
-            "attention blocks of {block} tokens, so that a page holds a recurrent state of {state} bytes"
+            "attention blocks of {block} tokens, so that a page holds a recurrent state of {state} bytes{steps}"
         ));
     }
     let largest = layers.iter().map(Layers::page).max().unwrap_or(0);

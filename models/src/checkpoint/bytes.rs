@@ -35,6 +35,13 @@ pub(crate) struct MappedFile {
     modified: Option<SystemTime>,
 }
 
+impl MappedFile {
+    /// Where it lies.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 impl FileBytes {
     /// Maps a regular file. Directories, pipes and devices are refused before they are opened.
     pub(crate) fn map(path: &Path) -> Result<Self, ModelError> {

@@ -14,6 +14,7 @@
 //! ```
 
 pub(crate) mod bytes;
+mod files;
 pub mod gguf;
 pub(crate) mod json;
 #[cfg(unix)]

@@ -378,6 +378,9 @@ pub(super) fn drafted(matrices: &[Matrix], vectors: &[Vector]) -> Vec<Beside> {
     matrices.chain(vectors.iter().map(|v| beside(&v.tensor, 1, v.len.into(), v.format))).collect()
 }
 
+/// More layers that draft than these are a mistake of the configuration.
+pub(super) const MAX_DRAFTS: u64 = 64;
+
 /// The layers of Qwen3-Next and Qwen3.5 that draft: a projection, three norms, and a layer of full attention like the
 /// model's own; they share the embedding and the head.
 fn qwen_drafts(checkpoint: &Checkpoint, fields: &Fields<'_>, format: Format, model: &mut Model) {
@@ -386,7 +389,8 @@ fn qwen_drafts(checkpoint: &Checkpoint, fields: &Fields<'_>, format: Format, mod
     let there = || checkpoint.names().any(|name| name.starts_with("mtp.layers.0."));
     let count = stated.map_or_else(|| u64::from(there()), |value| value.as_u64().unwrap_or(0));
     let full = model.states.iter().find(|s| matches!(s, State::KvFull { .. })).copied();
-    let (Some(state), Some(count)) = (full, u32::try_from(count).ok().filter(|n| (1..=64).contains(n)))
+    let (Some(state), Some(count)) =
+        (full, u32::try_from(count).ok().filter(|n| (1..=MAX_DRAFTS).contains(&u64::from(*n))))
     else {
         return;
     };

@@ -243,6 +243,16 @@ pub(super) fn dt_limit(fields: &Fields<'_>) -> Result<Option<[f32; 2]>, ModelErr
     Ok(Some([low as f32, high.min(f64::from(f32::MAX)) as f32]))
 }
 
+/// Tokens of a chunk of the recurrence, where the configuration states them: the first name before the second, as engines
+/// ask. Nothing here is chunked by it.
+///
+/// # Errors
+/// When it is no size.
+pub(super) fn chunk(fields: &Fields<'_>) -> Result<Option<u32>, ModelError> {
+    let key = ["mamba_chunk_size", "chunk_size"].into_iter().find(|key| fields.get(key).is_some());
+    key.map(|key| fields.size(key, None)).transpose()
+}
+
 /// The value of a switch under its names.
 ///
 /// # Errors

@@ -4,13 +4,13 @@ use super::Architecture;
 use super::dense::{epsilon, gguf_size, gguf_vocab, metadata, missing};
 use super::fields::{Fields, Range};
 use super::llama::SILU;
-use super::mamba::{Mixer, Names, dt_limit, switch};
+use super::mamba::{Mixer, Names, chunk, dt_limit, switch};
 use super::nemotron_h::{Tables, check_outer, dt_note, finish};
 use super::weights::Weights;
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::ModelError;
 use crate::graph::{GraphBuilder, StateId};
-use crate::model::Model;
+use crate::model::{Extras, Model};
 use plimsoll_kernels::SsmShape;
 
 /// The mamba2 family.
@@ -26,6 +26,7 @@ struct Config {
     context_max: u32,
     tied: bool,
     mixer: Mixer,
+    chunk: Option<u32>,
 }
 
 impl Architecture for Mamba2 {
@@ -65,7 +66,7 @@ impl Architecture for Mamba2 {
             ropes: vec![],
             graph: g.finish(logits),
             notes: dt_note(mixer.dt_limit).into_iter().collect(),
-            extras: Default::default(),
+            extras: Extras { state_chunk: config.chunk, ..Extras::default() },
         })
     }
 }
@@ -106,6 +107,7 @@ fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
         context_max: fields.size("max_position_embeddings", Some(CONTEXT))?,
         tied: fields.flag("tie_word_embeddings", false)?,
         mixer,
+        chunk: chunk(&fields)?,
     })
 }
 
@@ -123,5 +125,6 @@ fn from_gguf(checkpoint: &Checkpoint) -> Result<Config, ModelError> {
         context_max: gguf_size(meta, "mamba2.context_length")?.unwrap_or(CONTEXT),
         tied: checkpoint.tensor("output.weight").is_none(),
         mixer: Mixer::from_gguf(meta, "mamba2", eps)?,
+        chunk: None,
     })
 }

@@ -168,10 +168,16 @@ impl Quantization {
     pub(super) fn of(checkpoint: &Checkpoint) -> Result<Self, ModelError> {
         let Ok(fields) = Fields::of(checkpoint) else { return Ok(Self::default()) };
         // The last is what the second was called once.
-        for key in ["quantization", "quantization_config", "compression_config"] {
-            if let Some(block) = fields.get(key) {
-                return read(key, block);
+        let keys = ["quantization", "quantization_config", "compression_config"];
+        let mut blocks = keys.into_iter().filter_map(|key| Some((key, fields.get(key)?)));
+        if let Some((key, block)) = blocks.next() {
+            let mut read = read(key, block)?;
+            // MLX writes the same under two names.
+            if let Some((other, _)) = blocks.find(|(_, other)| *other != block) {
+                let said = format!("{key} and {other} differ: what {key} says is followed");
+                read.note = Some(read.note.map_or(said.clone(), |note| format!("{note}; {said}")));
             }
+            return Ok(read);
         }
         match checkpoint.hf_quant_config() {
             Some(file) => read("hf_quant_config.json", file.get("quantization").unwrap_or(file)),

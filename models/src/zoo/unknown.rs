@@ -32,6 +32,15 @@ const BEARING: &[&str] = &[
     "state_",
     "num_experts",
     "_experts",
+    "shared_expert",
+    "first_k_dense",
+    "moe_layer_freq",
+    "attn_output_gate",
+    "use_mla",
+    "mlp_bias",
+    "medusa",
+    "n_mtp",
+    "swa_layers",
     "conv_",
     "memory",
     "draft",
@@ -112,6 +121,7 @@ const HARMLESS: &[&str] = &[
     "max_window_layers",
     "_attn_implementation_autoset",
     "is_moe_experts",
+    "moe_shared_expert_overlap",
     "norm_topk_prob",
     "tie_word_embeddings",
     "mtp_use_dedicated_embeddings",
@@ -120,6 +130,9 @@ const HARMLESS: &[&str] = &[
 
 /// The list of what each layer is, which newer writers add to every configuration.
 const LAYERS: &str = "layer_types";
+
+/// Every how many layers have experts.
+const FREQUENCY: &str = "moe_layer_freq";
 
 /// Whether a name looks as if it stood for memory.
 pub(super) fn bears(key: &str) -> bool {
@@ -145,6 +158,8 @@ pub(super) fn memory_bearing(checkpoint: &Checkpoint) -> Vec<String> {
         .filter(|key| bears(key) && !checkpoint.asked().holds(key))
         // Held against the price by [`layers`].
         .filter(|key| *key != LAYERS)
+        // That every layer has experts.
+        .filter(|key| *key != FREQUENCY || fields.get(key).and_then(serde_json::Value::as_u64) != Some(1))
         // A window that is stated not to be used.
         .filter(|key| !(unused && *key == "sliding_window"))
         .map(shown)

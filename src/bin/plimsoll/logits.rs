@@ -67,6 +67,7 @@ struct Rows {
 /// Runs the sequence and writes the file.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.model.open()?;
+    output::spares("--out", &args.out, &opened.checkpoint.files())?;
     let ids = match &args.prompt {
         Some(text) => opened.tokenizer()?.encode(text, true, false)?,
         None => args.ids.clone(),

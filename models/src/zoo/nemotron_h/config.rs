@@ -7,7 +7,7 @@ use crate::graph::Groups;
 use crate::zoo::dense::missing;
 use crate::zoo::fields::{Fields, Range, size};
 use crate::zoo::llama::SILU;
-use crate::zoo::mamba::{Mixer, dt_limit, switch};
+use crate::zoo::mamba::{Mixer, chunk, dt_limit, switch};
 use plimsoll_kernels::{AttentionShape, SsmShape};
 
 /// Mixture of experts.
@@ -55,6 +55,8 @@ pub(super) struct Config {
     pub draft: Vec<Kind>,
     /// What the checkpoint wants the recurrent state kept in.
     pub state_dtype: Option<String>,
+    /// Tokens of a chunk of the recurrence, where the configuration says so.
+    pub state_chunk: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -166,6 +168,8 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
     let mamba = if has(Letter::Mamba) { Some(mixer(&fields, bare, eps)?) } else { None };
     let kinds = kinds(&fields, &letters, blocks.as_ref())?;
     let extra_layers = count(&fields, "num_nextn_predict_layers", 0)?;
+    // Of the experts that are there.
+    fields.knows(&["moe_shared_expert_intermediate_size"]);
     fields.knows(&["mtp_block_configs", "mtp_hybrid_override_pattern", "mtp_layers_block_type"]);
     let draft = if extra_layers > 0 { draft(&fields)? } else { vec![] };
     let bias = |key| Ok::<_, ModelError>(switch(&fields, &[key])?.resolve(bare, false));
@@ -187,6 +191,7 @@ pub(super) fn from_config(checkpoint: &Checkpoint) -> Result<Config, ModelError>
         extra_layers,
         draft,
         state_dtype: state_dtype.and_then(|v| v.as_str()).map(str::to_owned),
+        state_chunk: chunk(&fields)?,
     }
     .checked()
 }

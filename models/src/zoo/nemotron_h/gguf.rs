@@ -81,6 +81,7 @@ pub(super) fn from_gguf(checkpoint: &Checkpoint, arch: &str) -> Result<Config, M
         extra_layers: extra as u32,
         draft: vec![],
         state_dtype: None,
+        state_chunk: None,
     }
     .checked()
 }

@@ -65,7 +65,13 @@ impl Architecture for NemotronH {
             ropes: vec![],
             graph: g.finish(logits),
             notes: notes(&config),
-            extras: Extras { estimate_only, draft, tensors, ..Extras::default() },
+            extras: Extras {
+                estimate_only,
+                draft,
+                tensors,
+                state_chunk: config.state_chunk,
+                ..Extras::default()
+            },
         })
     }
 }

@@ -59,7 +59,13 @@ pub(super) fn build(checkpoint: &Checkpoint, spec: &Spec) -> Result<Model, Model
         ropes: vec![],
         graph: g.finish(logits),
         notes: spec.notes.clone(),
-        extras: Extras { estimate_only: Some(why), draft, tensors, ..Extras::default() },
+        extras: Extras {
+            estimate_only: Some(why),
+            draft,
+            tensors,
+            state_chunk: spec.state_chunk,
+            ..Extras::default()
+        },
     })
 }
 

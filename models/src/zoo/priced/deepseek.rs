@@ -7,6 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::model::{Latent, Model};
 use crate::zoo::Architecture;
+use crate::zoo::beside::MAX_DRAFTS;
 use crate::zoo::dense::{Defaults, Dense};
 use crate::zoo::fields::Fields;
 use crate::zoo::llama::SILU;
@@ -21,8 +22,6 @@ pub struct Mistral4;
 pub(super) const MAX_EXPERTS: u32 = 4096;
 /// Wider than any expert is.
 pub(super) const MAX_EXPERT_WIDTH: u32 = 1 << 24;
-/// More layers that draft than any model has.
-const MAX_DRAFTS: u64 = 64;
 
 const SHARED: [&str; 3] =
     ["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"];
@@ -123,6 +122,7 @@ fn from_config(
         layers: (0..sizes.layers).map(layer).collect(),
         notes: vec![],
         drafts: (0..drafts).map(|n| layer(sizes.layers + n)).collect(),
+        state_chunk: None,
         sizes,
     };
     build(checkpoint, &spec)

@@ -125,6 +125,7 @@ impl Architecture for Mistral {
             layers: layers(windows, Attention::plain(sizes.shape), &ffn),
             notes: vec![],
             drafts: vec![],
+            state_chunk: None,
             sizes,
         };
         build(checkpoint, &spec)
@@ -163,6 +164,7 @@ impl Architecture for Qwen2 {
             layers: layers(windows, attention, &ffn),
             notes: vec![],
             drafts: vec![],
+            state_chunk: None,
             sizes,
         };
         build(checkpoint, &spec)
@@ -194,6 +196,7 @@ impl Architecture for Phi3 {
             layers: layers(windows, attention, &ffn),
             notes: vec![],
             drafts: vec![],
+            state_chunk: None,
             sizes,
         };
         build(checkpoint, &spec)
@@ -231,6 +234,7 @@ impl Architecture for Qwen3Vl {
             layers: layers(vec![None; sizes.layers as usize], attention, &ffn),
             notes: vec![],
             drafts: vec![],
+            state_chunk: None,
             sizes,
         };
         build(checkpoint, &spec)

@@ -95,6 +95,7 @@ impl Architecture for GraniteHybrid {
             layers,
             notes: vec![],
             drafts: vec![],
+            state_chunk: mamba::chunk(&fields)?,
             sizes,
         };
         build(checkpoint, &spec)
@@ -181,6 +182,7 @@ impl Architecture for Lfm2 {
             layers,
             notes: vec![],
             drafts: vec![],
+            state_chunk: None,
             sizes,
         };
         build(checkpoint, &spec)

@@ -33,6 +33,8 @@ struct Spec {
     notes: Vec<String>,
     /// Layers after the last that draft tokens.
     drafts: Vec<Layer>,
+    /// Tokens of a chunk of its recurrence, where it has one and says so.
+    state_chunk: Option<u32>,
 }
 
 /// How tensors are called.

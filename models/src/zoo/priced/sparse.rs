@@ -97,6 +97,7 @@ impl Architecture for Llama4 {
             layers: (0..).zip(windows).map(layer).collect(),
             notes: slides.then(|| note.to_owned()).into_iter().chain(beaten).collect(),
             drafts: vec![],
+            state_chunk: None,
             sizes,
         };
         build(checkpoint, &spec)
@@ -186,6 +187,7 @@ impl Architecture for Afmoe {
             layers: (0..).zip(windows).map(layer).collect(),
             notes: beaten.into_iter().collect(),
             drafts: vec![],
+            state_chunk: None,
             sizes,
         };
         build(checkpoint, &spec)
@@ -258,6 +260,7 @@ impl Architecture for Qwen3VlMoe {
             layers: (0..sizes.layers).map(layer).collect(),
             notes: vec![],
             drafts: vec![],
+            state_chunk: None,
             sizes,
         };
         build(checkpoint, &spec)

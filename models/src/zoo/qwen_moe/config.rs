@@ -4,6 +4,7 @@ use super::Family;
 use crate::checkpoint::Checkpoint;
 use crate::error::{ModelError, quoted};
 use crate::rope::Rope;
+use crate::zoo::beside::MAX_DRAFTS;
 use crate::zoo::fields::{Fields, Range, shown};
 use crate::zoo::llama::SILU;
 use crate::zoo::nemotron_h::{
@@ -120,7 +121,10 @@ fn notes(fields: &Fields<'_>) -> Result<Vec<String>, ModelError> {
         notes.push(format!("the checkpoint asks for a recurrent state in {dtype}; it is kept in f32"));
     }
     for key in ["mtp_num_hidden_layers", "num_nextn_predict_layers"] {
-        count(fields, key, 0)?;
+        let drafts = u64::from(count(fields, key, 0)?);
+        if drafts > MAX_DRAFTS {
+            return Err(ModelError::field(key, format!("0 to {MAX_DRAFTS}"), drafts.to_string()));
+        }
     }
     Ok(notes)
 }

@@ -71,6 +71,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         output::writable(file)?;
     }
     let opened = args.model.open()?;
+    if let Some(file) = &args.profile.html {
+        output::spares("--html", file, &opened.checkpoint.files())?;
+    }
     let tokens = tokens("--prompt-tokens", args.prompt_tokens, args.new_tokens)?;
     let geometry = args.geometry.resolve(&opened.model, Some(tokens));
     load::check_length(&geometry, args.prompt_tokens as usize, tokens - args.prompt_tokens)?;
