@@ -269,6 +269,8 @@ impl Stepper for Fake {
         Ok(())
     }
 
+    fn begin(&mut self, _: u32) {}
+
     fn snapshot(&mut self, slot: u32, position: u32, index: u32) -> Result<(), RuntimeError> {
         if self.fail_snapshots {
             return Err(RuntimeError::Submit { submit: self.steps, reason: "test".into() });

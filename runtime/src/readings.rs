@@ -94,15 +94,15 @@ impl Serialize for MemoryChange {
 #[derive(Debug)]
 pub(crate) struct Watch {
     then: MemoryReading,
-    /// Tokens that each slot's sequence has taken.
-    ends: Vec<u32>,
+    /// Slots whose next step is the first of a sequence.
+    begun: Vec<bool>,
     last: Option<MemoryChange>,
 }
 
 impl Watch {
     /// From the end of a load on, of so many slots.
     pub(crate) fn new(then: MemoryReading, slots: u32) -> Self {
-        Self { then, ends: vec![0; slots as usize], last: None }
+        Self { then, begun: vec![false; slots as usize], last: None }
     }
 
     /// Against a reading of now.
@@ -115,16 +115,21 @@ impl Watch {
         self.last.as_ref()
     }
 
-    /// Reads what is free if a sequence begins with this step: it is at its first token, or its slot held another one.
-    /// Nothing is allocated for it, so less is no reason to refuse it, and is told.
+    /// A sequence begins in this slot. Its first step tells nothing of that by its position: it goes on where what is
+    /// known of its beginning ends, and that may be where the sequence before it ended.
+    pub(crate) fn begin(&mut self, slot: u32) {
+        if let Some(begun) = self.begun.get_mut(slot as usize) {
+            *begun = true;
+        }
+    }
+
+    /// Reads what is free if a sequence begins with this step: it was said to, or is at its first token. Nothing is
+    /// allocated for it, so less is no reason to refuse it, and is told.
     pub(crate) fn see(&mut self, input: &StepInput<'_>, read: impl FnOnce() -> MemoryReading) {
         let mut begins = false;
         for sequence in input.sequences {
-            if let Some(end) = self.ends.get_mut(sequence.slot as usize) {
-                begins |= sequence.position == 0 || sequence.position != *end;
-                *end =
-                    sequence.position.saturating_add(u32::try_from(sequence.ids.len()).unwrap_or(u32::MAX));
-            }
+            let said = self.begun.get_mut(sequence.slot as usize).is_some_and(std::mem::take);
+            begins |= said || sequence.position == 0;
         }
         if !begins {
             return;

@@ -330,6 +330,10 @@ impl Stepper for Runtime {
         self.tables.set_block_table(kind, slot, pages)
     }
 
+    fn begin(&mut self, slot: u32) {
+        self.watch.begin(slot);
+    }
+
     fn snapshot(&mut self, slot: u32, position: u32, index: u32) -> Result<(), RuntimeError> {
         self.standing.check_at(slot, position)?;
         self.copy_snapshot(slot, position, index, snapshots::Way::Out)

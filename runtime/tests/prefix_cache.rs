@@ -34,6 +34,10 @@ impl Stepper for Watched {
         self.runtime.set_block_table(kind, slot, pages)
     }
 
+    fn begin(&mut self, slot: u32) {
+        self.runtime.begin(slot);
+    }
+
     fn snapshot(&mut self, slot: u32, position: u32, index: u32) -> Result<(), RuntimeError> {
         self.runtime.snapshot(slot, position, index)
     }

@@ -49,7 +49,10 @@ impl<S: Stepper> Engine<S> {
                 None => Ok(()),
             });
         match set {
-            Ok(()) => Ok(Some(reserved)),
+            Ok(()) => {
+                stepper.begin(slot.index());
+                Ok(Some(reserved))
+            }
             Err(error) => {
                 self.pool.release(slot);
                 Err(error)
