@@ -10,6 +10,7 @@ use crate::RuntimeError;
 use crate::rng::Rng;
 use crate::sampler::log_sum_exp;
 use crate::step::*;
+use crate::telemetry::{Telemetry, Usage};
 use plimsoll_estimator::plan::*;
 use plimsoll_estimator::{Geometry, Plan};
 use plimsoll_kernels::step::PAGE;
@@ -267,6 +268,10 @@ impl Stepper for Fake {
     fn set_block_table(&mut self, kind: u32, slot: u32, pages: &[u32]) -> Result<(), RuntimeError> {
         self.tables[kind as usize][slot as usize] = pages.to_vec();
         Ok(())
+    }
+
+    fn telemetry(&self, _: Usage, _: [usize; 2]) -> Option<Telemetry> {
+        None
     }
 
     fn begin(&mut self, _: u32) {}
