@@ -85,6 +85,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     args.model.expect_weights()?;
     let options = args.sampling.options()?.for_chat();
     let opened = args.model.open()?;
+    load::check_stops(&opened, &options)?;
     let template = opened.template()?;
     let geometry = args.geometry.resolve(&opened.model, None);
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;

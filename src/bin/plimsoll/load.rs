@@ -7,11 +7,11 @@ use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use plimsoll::estimator::cli::estimate::{Warned, note_warnings, warnings};
 use plimsoll::estimator::cli::{self, output};
 use plimsoll::estimator::snapshot_bytes;
-use plimsoll::runtime::request::{check_ids, check_room};
+use plimsoll::runtime::request::{self, check_ids, check_room};
 use plimsoll::runtime::{Freed, RuntimeError};
 use plimsoll::{
-    Admitted, Budget, CacheLimit, Device, DeviceOptions, Engine, Error, Geometry, LoadProgress, Opened, Plan,
-    Profile, Runtime, Session,
+    Admitted, Budget, CacheLimit, Device, DeviceOptions, Engine, Error, GenerateOptions, Geometry,
+    LoadProgress, Opened, Plan, Profile, Runtime, Session,
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -123,6 +123,12 @@ pub fn judge(
 pub fn check(opened: &Opened, geometry: &Geometry, ids: &[u32], new: u32) -> Result<(), RuntimeError> {
     check_ids(opened.model.vocab, ids)?;
     check_length(geometry, ids.len(), new)
+}
+
+/// Whether the tokens that answers end at are the model's, before the device is opened.
+pub fn check_stops(opened: &Opened, options: &GenerateOptions) -> Result<(), RuntimeError> {
+    request::check_stops(opened.model.vocab, &options.stop_tokens)?;
+    Ok(())
 }
 
 /// Whether a prompt and what follows it fit the context.
