@@ -5,10 +5,10 @@
 
 use crate::memory::{MemoryReading, MemorySource};
 use crate::{RuntimeError, StepInput};
-use plimsoll_estimator::Admitted;
 use plimsoll_estimator::verdict::Lasts;
+use plimsoll_estimator::{Admitted, grouped};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -75,6 +75,19 @@ impl MemoryChange {
             (Some(difference), Some(then)) => difference.unsigned_abs() >= u128::from(then / 16).max(1),
             _ => false,
         }
+    }
+}
+
+impl fmt::Display for MemoryChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), grouped);
+        write!(f, "{} after the load, {} now", said(self.then.available), said(self.now.available))?;
+        if let Some(difference) = self.difference() {
+            let sign = if difference < 0 { "-" } else { "+" };
+            let bytes = u64::try_from(difference.unsigned_abs()).unwrap_or(u64::MAX);
+            write!(f, ", {sign}{}", grouped(bytes))?;
+        }
+        write!(f, ", by {}", self.now.named())
     }
 }
 
@@ -186,6 +199,15 @@ mod tests {
             feed.set(now);
             let change = MemoryChange { then: then.clone(), now: feed.read() };
             assert_eq!((change.difference(), change.is_large()), (difference, large), "{now:?}");
+            let text = change.to_string();
+            let said = match now {
+                Some(1500) => "1,600 after the load, 1,500 now, -100, by simulated",
+                Some(1700) => "1,600 after the load, 1,700 now, +100, by simulated",
+                Some(1600) => "1,600 after the load, 1,600 now, +0, by simulated",
+                None => "1,600 after the load, unknown now, by unknown",
+                Some(_) => continue,
+            };
+            assert_eq!(text, said);
         }
         assert_eq!(feed.asked(), 8);
         // A machine that had nothing, and still has.
