@@ -354,6 +354,14 @@ fn a_prompt_is_continued_alike_however_it_is_asked() {
     child.stdin.take().unwrap().write_all(b"Hello there").unwrap();
     assert_eq!(child.wait_with_output().unwrap().stdout, plain.stdout);
 
+    // A token that is none of the model's ends nothing, so that asking for it is a mistake.
+    for (unknown, verb) in [("999999", "run"), ("4294967295", "run"), ("999999", "chat")] {
+        let output = run(&[verb, &model, "--stop-token", "1", "--stop-token", unknown]);
+        assert_eq!(code(&output), 2, "{verb}: {}", stderr(&output));
+        let said = format!("stop token {unknown}: the vocabulary has ");
+        assert!(stderr(&output).contains(&said), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("refused"), "{}", stderr(&output));
+    }
     // The first stop token that the answer holds ends it.
     let third = whole["token_ids"][3].to_string();
     let stopped = document(&ask(&["-p", "Hello there", "--json", "--stop-token", &third]));

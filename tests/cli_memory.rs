@@ -58,6 +58,12 @@ fn documents_have_what_is_held_and_what_came_back() {
     let shown = run(&["run", &model, "-p", "Hello", "-n", "4", "--context", "64", "-v"]);
     assert_eq!(code(&shown), 0, "{}", stderr(&shown));
     let said = stderr(&shown);
+    // What was free, is free, and the difference, as the document's `free_memory` has them.
+    let free = said.lines().find(|line| line.starts_with("free      ")).unwrap();
+    assert!(
+        free.contains(" after the load, ") && free.contains(" now, ") && free.contains(", by "),
+        "{free}"
+    );
     let unload = said.lines().find(|line| line.starts_with("unload released")).unwrap();
     let (_, places) = unload.split_once("residue").unwrap();
     if cfg!(target_os = "linux") {
@@ -198,6 +204,9 @@ mod ulimit {
     use super::*;
     use std::process::{Command, Output, Stdio};
 
+    /// Kilobytes with which a driver's threads run.
+    const LEAST_STACK: u64 = 64;
+
     fn under(flag: &str, kilobytes: u64, args: &[&str]) -> Output {
         let mut command = Command::new("sh");
         let script = format!("ulimit {flag} {kilobytes} && exec \"$@\"");
@@ -222,6 +231,23 @@ mod ulimit {
         assert!(found["budget"]["source"].as_str().unwrap().starts_with(&source), "{}", found["budget"]);
         let spare = u64::try_from(bytes(&found, "/budget/bytes") - bytes(&found, "/bytes/total")).unwrap();
         enough - spare / 1024
+    }
+
+    /// The command line's own work has its stack; what a driver's threads get is the shell's word.
+    #[test]
+    fn a_stack_of_any_size_is_an_answer() {
+        let model = speaking("ulimit-stack");
+        let args = ["run", &model, "-p", "Hello", "-n", "2", "--context", "64"];
+        // In kilobytes: too small, enough, more than any address space.
+        for (kilobytes, expected) in [(16, 6), (32, 6), (63, 6), (LEAST_STACK, 0), (512, 0), (1 << 40, 6)] {
+            for (args, expected) in
+                [(&args[..], expected), (&["devices"], expected), (&["inspect", &model], 0)]
+            {
+                let output = under("-s", kilobytes, args);
+                assert_eq!(code(&output), expected, "-s {kilobytes} {args:?}: {}", stderr(&output));
+                assert_eq!(stderr(&output).contains("ulimit -s"), expected == 6, "{}", stderr(&output));
+            }
+        }
     }
 
     fn every_limit_is_an_answer(flag: &str) {

@@ -113,8 +113,21 @@ fn a_probe_that_ends_at_its_maximum_found_no_ceiling() {
     let memory = dry["steps"][0]["planned"].to_string();
     let limited = good(&[&flags[..], &["--memory", &memory]].concat());
     assert_eq!(limited["runs"][0]["ceiling_found"], true);
-    let shown = run(&["probe", &golden(), "--chunk", "32", "--step", "64", "--max", "64", "--pause", "0"]);
+    let shown = plimsoll()
+        .env("PLIMSOLL_CACHE_LIMIT", "3MiB")
+        .env("PLIMSOLL_MEMORY_LIMIT", "2PiB")
+        .args(["probe", &golden(), "--chunk", "32", "--step", "64", "--max", "64", "--pause", "0"])
+        .args(["--cache-limit", "5MiB"])
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    // What was resolved of the limits, as the document has it: of the two for retained memory the smaller, and of what was
+    // asked and read both and which it is.
+    let mut lines = text.lines();
+    let (limits, why) = (lines.next().unwrap(), lines.next().unwrap());
+    let cache = "retained at most 3,145,728 bytes (3.00 MiB), environment PLIMSOLL_CACHE_LIMIT";
+    assert!(limits.starts_with("limits    budget ") && limits.contains(cache), "{text}");
+    assert!(why.contains(" is below ") && why.contains("PLIMSOLL_MEMORY_LIMIT"), "{text}");
     assert!(code(&shown) == 0 && text.contains("NO CEILING FOUND up to --max"), "{text}");
 }
 

@@ -1,6 +1,7 @@
 //! Every fault at every point of a session of two requests, and of a third that waits, on a dense model and on a
 //! hybrid: buffers, layouts, shader modules, pipelines, bindings, uploads, submits and readbacks that fail, and a
-//! device that is lost just before each of them, during the load and during the steps.
+//! device that is lost just before each of them, during the load and during the steps; of the many of a load a sample.
+//! And of prompts that find their beginnings kept, on a hybrid and with windows, where snapshots are taken and put back.
 //!
 //! After each: an error of the right type, exactly one last event a request, no token after it, balanced books, and
 //! the next requests have the tokens that an engine has which nothing happened to.
@@ -9,10 +10,10 @@
 mod support;
 
 use plimsoll::Opened;
-use plimsoll_estimator::Admitted;
+use plimsoll_estimator::{Admitted, Geometry, Priced};
 use plimsoll_kernels::ops::scale;
 use plimsoll_kernels::step::{HEADER_TOKENS, HEADER_WORDS};
-use plimsoll_kernels::{KvFormat, StepShape, Unit};
+use plimsoll_kernels::{KvFormat, Profile, StepShape, Unit};
 use plimsoll_runtime::faults::{Harm, Point};
 use plimsoll_runtime::lone::{Data, LoneKernel, Options};
 use plimsoll_runtime::request::What;
@@ -20,6 +21,7 @@ use plimsoll_runtime::{
     Device, DeviceOptions, Engine, FinishReason, Request, RequestId, Runtime, RuntimeError,
 };
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use support::{admitted, data, geometry, open};
 
@@ -27,6 +29,10 @@ struct Case {
     name: &'static str,
     opened: Opened,
     admitted: Admitted,
+    /// What is asked, one group after the other.
+    groups: Vec<Vec<Request>>,
+    /// Snapshots that a session takes.
+    snapshots: u64,
     /// The answers of an engine that nothing happened to.
     answers: Vec<Vec<u32>>,
 }
@@ -38,8 +44,11 @@ struct Outcome {
     end: Option<Result<FinishReason, Arc<RuntimeError>>>,
 }
 
+fn prompt(length: u32, by: u32) -> Vec<u32> {
+    (0..length).map(|i| 3 + (i * by) % 200).collect()
+}
+
 fn requests() -> Vec<Request> {
-    let prompt = |length: u32, by: u32| (0..length).map(|i| 3 + (i * by) % 200).collect();
     // Two fill both slots, one over three steps, one over a step and a half; the third waits.
     let (first, second) = (prompt(19, 7), prompt(9, 11));
     vec![
@@ -49,18 +58,52 @@ fn requests() -> Vec<Request> {
     ]
 }
 
+/// One that leaves more than a page, and two that begin with what it left and go on apart.
+fn alike() -> Vec<Vec<Request>> {
+    let of = |more: &[u32], max_new| {
+        let prompt = [&prompt(35, 7)[..], more].concat();
+        Request { prompt, max_new, ..Request::default() }
+    };
+    vec![vec![of(&[], 2)], vec![of(&[9, 8, 7], 2), of(&[5; 31], 2)]]
+}
+
 impl Case {
     fn new(name: &'static str, device: &Device) -> Self {
-        let (checkpoint, model) = open(&data(name));
         // Steps are cut into several submits.
         let mut profile = device.profile().clone();
         profile.work_budget = 1 << 18;
-        let admitted = admitted(&model, &geometry(64, 2, 8, KvFormat::F32, 2), &profile);
-        let mut case = Self { name, opened: Opened::of(checkpoint, model), admitted, answers: vec![] };
+        Self::of(name, device, &geometry(64, 2, 8, KvFormat::F32, 2), &profile, vec![requests()])
+    }
+
+    /// With snapshots, and prompts that find their beginnings.
+    fn alike(name: &'static str, device: &Device) -> Self {
+        let priced = Priced { snapshots: 2, ..Priced::default() };
+        let geometry = Geometry { priced, ..geometry(96, 2, 32, KvFormat::F32, 2) };
+        let case = Self::of(name, device, &geometry, device.profile(), alike());
+        assert!(case.snapshots >= 2, "{name}: {} snapshots", case.snapshots);
+        case
+    }
+
+    fn of(
+        name: &'static str,
+        device: &Device,
+        geometry: &Geometry,
+        profile: &Profile,
+        groups: Vec<Vec<Request>>,
+    ) -> Self {
+        let (checkpoint, model) = open(&data(name));
+        let admitted = admitted(&model, geometry, profile);
+        let opened = Opened::of(checkpoint, model);
+        let mut case = Self { name, opened, admitted, groups, snapshots: 0, answers: vec![] };
         let mut engine = case.load(device).unwrap();
         let outcomes = case.session(&mut engine);
+        case.snapshots = engine.cache_stats().snapshots;
+        // Whoever comes after the first group finds something.
+        let later = case.groups[1..].iter().map(Vec::len).sum::<usize>();
+        assert_eq!(engine.cache_stats().hits, later as u64, "{name}");
         case.answers = outcomes.into_values().map(|outcome| outcome.tokens).collect();
-        assert_eq!(case.answers.iter().map(Vec::len).collect::<Vec<_>>(), [3, 4, 2]);
+        let asked = case.groups.iter().flatten().map(|request| request.max_new as usize);
+        assert_eq!(case.answers.iter().map(Vec::len).collect::<Vec<_>>(), asked.collect::<Vec<_>>());
         case
     }
 
@@ -75,24 +118,13 @@ impl Case {
         let device = engine.stepper().device().clone();
         let created = device.totals().created;
         let mut outcomes = BTreeMap::new();
-        for request in requests() {
-            outcomes.insert(engine.submit(request).unwrap(), Outcome::default());
-        }
-        let mut steps = 0;
-        while !engine.is_idle() {
-            for event in engine.step() {
-                let outcome = outcomes.get_mut(&event.request).unwrap();
-                assert!(outcome.end.is_none(), "{}: news of a request that has ended", self.name);
-                match event.what {
-                    What::Prefill { .. } => {}
-                    What::Token { id, .. } => outcome.tokens.push(id),
-                    What::Done(reason) => outcome.end = Some(Ok(reason)),
-                    What::Failed(error) => outcome.end = Some(Err(error)),
-                }
+        // Every session finds the same: what it leaves itself.
+        engine.trim();
+        for group in &self.groups {
+            for request in group {
+                outcomes.insert(engine.submit(request.clone()).unwrap(), Outcome::default());
             }
-            engine.pool().check().unwrap();
-            steps += 1;
-            assert!(steps < 100, "{}: the engine does not come to an end", self.name);
+            self.drain(engine, &mut outcomes);
         }
         assert!(outcomes.values().all(|outcome| outcome.end.is_some()), "a request without a last event");
         assert!(engine.pool().is_idle());
@@ -109,13 +141,38 @@ impl Case {
         outcomes
     }
 
+    /// Steps until nobody is left.
+    fn drain(&self, engine: &mut Engine<Runtime>, outcomes: &mut BTreeMap<RequestId, Outcome>) {
+        let mut steps = 0;
+        while !engine.is_idle() {
+            for event in engine.step() {
+                let outcome = outcomes.get_mut(&event.request).unwrap();
+                assert!(outcome.end.is_none(), "{}: news of a request that has ended", self.name);
+                match event.what {
+                    What::Prefill { .. } => {}
+                    What::Token { id, .. } => outcome.tokens.push(id),
+                    What::Done(reason) => outcome.end = Some(Ok(reason)),
+                    What::Failed(error) => outcome.end = Some(Err(error)),
+                }
+            }
+            engine.pool().check().unwrap();
+            steps += 1;
+            assert!(steps < 100, "{}: the engine does not come to an end", self.name);
+        }
+    }
+
     /// A session in which nothing happens.
     fn right(&self, engine: &mut Engine<Runtime>) {
         let outcomes = self.session(engine);
-        for (outcome, answer) in outcomes.values().zip(&self.answers) {
-            assert_eq!(&outcome.tokens, answer, "{}", self.name);
-            assert!(matches!(outcome.end, Some(Ok(FinishReason::Length))));
-        }
+        assert!(self.is_right(&outcomes), "{}", self.name);
+    }
+
+    /// Whether every answer is whole, and the right one.
+    fn is_right(&self, outcomes: &BTreeMap<RequestId, Outcome>) -> bool {
+        let mut all = outcomes.values().zip(&self.answers);
+        all.all(|(outcome, answer)| {
+            &outcome.tokens == answer && matches!(outcome.end, Some(Ok(FinishReason::Length)))
+        })
     }
 
     /// The errors of a session with a fault, of which there is at least one.
@@ -157,8 +214,21 @@ fn next(n: u64) -> u64 {
     if n < EACH { n + 1 } else { n + 7 }
 }
 
-/// During the load: everything is freed, and the device serves the next load, unless it was lost. Answers the faults.
-fn of_load(case: &Case, point: Point, harm: Harm) -> u64 {
+/// Events that were harmed, and all of their kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Harmed {
+    struck: u64,
+    of: u64,
+}
+
+impl fmt::Display for Harmed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.struck, self.of)
+    }
+}
+
+/// During the load: everything is freed, and the device serves the next load, unless it was lost.
+fn of_load(case: &Case, point: Point, harm: Harm) -> Harmed {
     let mut device = fresh();
     let (mut n, mut struck) = (1, 0);
     loop {
@@ -167,9 +237,10 @@ fn of_load(case: &Case, point: Point, harm: Harm) -> u64 {
         let loaded = case.load(&device);
         if device.faults().armed() {
             // There is no such event: this load is a good one, after all the bad ones on this device.
+            let of = n - device.faults().ahead(point, harm);
             device.faults().disarm();
             case.right(&mut loaded.unwrap());
-            return struck;
+            return Harmed { struck, of };
         }
         let error = loaded.err().unwrap_or_else(|| panic!("{}: {point:?} {n}: loaded", case.name));
         assert!(expected(point, harm, &error), "{}: {point:?} {n}: {error}", case.name);
@@ -190,9 +261,15 @@ fn of_load(case: &Case, point: Point, harm: Harm) -> u64 {
     }
 }
 
-/// During the steps: who was in the step is told, the engine goes on, or is recovered. Answers the faults.
-fn of_steps(case: &Case, engine: &mut Option<Engine<Runtime>>, point: Point, harm: Harm) -> u64 {
-    for n in 1.. {
+/// During the steps: who was in the step is told, the engine goes on, or is recovered. Every `each`-th event is harmed.
+fn of_steps(
+    case: &Case,
+    engine: &mut Option<Engine<Runtime>>,
+    (point, harm): (Point, Harm),
+    each: usize,
+) -> Harmed {
+    let (mut struck, mut unheard) = (0, 0);
+    for n in (1..).step_by(each) {
         let mut running = engine.take().unwrap();
         let faults = running.stepper().device().clone();
         faults.faults().order(point, harm, n);
@@ -202,20 +279,30 @@ fn of_steps(case: &Case, engine: &mut Option<Engine<Runtime>>, point: Point, har
         }
         let created = faults.totals().created;
         let mut outcomes = None;
-        if !matches!(point, Point::UploadMap | Point::Submit | Point::ReadbackMap) {
+        if !IN_STEPS.contains(&point) {
             case.right(&mut running);
         } else {
             outcomes = Some(case.session(&mut running));
         }
         if faults.faults().armed() {
+            let of = n - faults.faults().ahead(point, harm);
             faults.faults().disarm();
             case.right(&mut running);
             *engine = Some(running);
-            return n - 1;
+            // A request does without its snapshot, and whoever would have found it without that.
+            let snapshots = if (point, harm) == (Point::Submit, Harm::Fail) { case.snapshots } else { 0 };
+            assert!(unheard <= snapshots && (each > 1 || unheard == snapshots), "{}: {unheard}", case.name);
+            return Harmed { struck, of };
         }
+        struck += 1;
         let outcomes = outcomes.unwrap_or_else(|| panic!("{point:?} during a step"));
         let errors: Vec<_> = outcomes.values().filter_map(|o| o.end.as_ref()?.as_ref().err()).collect();
-        assert!(!errors.is_empty(), "{}: {point:?} {n}: nobody was told", case.name);
+        if errors.is_empty() {
+            assert!(case.is_right(&outcomes), "{}: {point:?} {n}: nobody was told", case.name);
+            unheard += 1;
+            *engine = Some(running);
+            continue;
+        }
         assert!(
             errors.iter().all(|e| expected(point, harm, e)),
             "{}: {point:?} {n}: {}",
@@ -230,7 +317,7 @@ fn of_steps(case: &Case, engine: &mut Option<Engine<Runtime>>, point: Point, har
                 running
             }
             Harm::Lose => {
-                let ids = running.submit(requests().remove(0)).unwrap();
+                let ids = running.submit(case.groups[0][0].clone()).unwrap();
                 let recovered = case.opened.recover(running, None, &mut |_| ()).unwrap();
                 assert!(recovered.reopened);
                 assert_eq!(faults.totals().live, 0, "{}: {point:?} {n}", case.name);
@@ -243,7 +330,37 @@ fn of_steps(case: &Case, engine: &mut Option<Engine<Runtime>>, point: Point, har
         });
         case.right(engine.as_mut().unwrap());
     }
-    0
+    Harmed::default()
+}
+
+/// What happens in steps.
+const IN_STEPS: [Point; 3] = [Point::UploadMap, Point::Submit, Point::ReadbackMap];
+
+/// The steps alone, of a session in which snapshots are taken and put back.
+fn with_snapshots(name: &'static str) {
+    let device = fresh();
+    let case = Case::alike(name, &device);
+    let mut engine = Some(case.load(&device).unwrap());
+    println!("{name}, {} snapshots and prompts that find them:", case.snapshots);
+    // A lost device is opened and loaded again each time, so that only some of these are tried.
+    for (harm, each) in [(Harm::Fail, 1), (Harm::Lose, 3)] {
+        for point in IN_STEPS {
+            let harmed = of_steps(&case, &mut engine, (point, harm), each);
+            println!("  {harm:?} {point:?}: {harmed} of the steps");
+            let most = harmed.of.div_ceil(each as u64);
+            assert!(harmed.struck == most && harmed.of >= 6, "{name}: {point:?}: {harmed}");
+        }
+    }
+}
+
+#[test]
+fn hybrid_with_snapshots() {
+    with_snapshots("golden/nemotron_h");
+}
+
+#[test]
+fn windows_with_snapshots() {
+    with_snapshots("golden/gemma3_text");
 }
 
 fn matrix(name: &'static str) {
@@ -253,14 +370,16 @@ fn matrix(name: &'static str) {
     let mut engine = Some(case.load(&device).unwrap());
     for harm in [Harm::Fail, Harm::Lose] {
         for point in Point::ALL {
-            let counts = [of_load(&case, point, harm), of_steps(&case, &mut engine, point, harm)];
-            table.push(format!("{harm:?} {point:?}: {} of the load, {} of the steps", counts[0], counts[1]));
+            let harmed = [of_load(&case, point, harm), of_steps(&case, &mut engine, (point, harm), 1)];
+            table.push(format!("{harm:?} {point:?}: {} of the load, {} of the steps", harmed[0], harmed[1]));
+            let counts = harmed.map(|harmed| harmed.struck);
+            assert_eq!(harmed[1].struck, harmed[1].of, "{name}: {point:?}");
             sum += counts[0] + counts[1];
             match point {
                 Point::ReadbackMap => assert_eq!(counts[0], 0),
                 _ => assert!(counts[0] > 0, "{name}: {point:?} never happened"),
             }
-            let in_steps = matches!(point, Point::UploadMap | Point::Submit | Point::ReadbackMap);
+            let in_steps = IN_STEPS.contains(&point);
             assert_eq!(counts[1] >= 4, in_steps, "{name}: {point:?}: {counts:?}");
         }
     }

@@ -132,7 +132,7 @@ fn cycle(device: Device) -> (Device, Telemetry, [Freed; 2]) {
 fn what_is_freed_is_returned_or_named_and_listeners_are_told() {
     let listener = Listener::default();
     let mut device = Device::open(&DeviceOptions::default()).unwrap();
-    let (mut first, mut base) = (None, 0);
+    let (mut first, mut base, mut cycled) = (None, 0, None);
     for round in 1..=3 {
         let before = resident();
         let (kept, telemetry, freed) = if round == 1 {
@@ -148,6 +148,7 @@ fn what_is_freed_is_returned_or_named_and_listeners_are_told() {
             freed[1]
         );
         if round == 1 {
+            cycled = Some(telemetry);
             (first, base) = (freed[1].left(), resident());
         }
     }
@@ -173,4 +174,33 @@ fn what_is_freed_is_returned_or_named_and_listeners_are_told() {
         })
     };
     assert!(told("trim") && told("unload"), "{heard:?}");
+
+    // And all that `Telemetry` says, when it may have changed.
+    let events: Vec<_> = heard.iter().filter(|(_, fields)| fields.contains_key("after")).collect();
+    let after: Vec<_> = events.iter().map(|(_, fields)| fields["after"].trim_matches('"')).collect();
+    assert_eq!(after, ["load", "request", "trim", "unload"]);
+    let number = |at: usize, name: &str| events[at].1[name].parse::<u64>().unwrap();
+    let telemetry = cycled.unwrap();
+    let usage = telemetry.usage;
+    assert_eq!((number(0, "reserved"), number(0, "peak_active")), (usage.reserved, 0));
+    let seen = ["active", "reserved", "retained", "peak_active"].map(|name| number(1, name));
+    assert_eq!(seen, [0, usage.reserved, usage.retained, usage.peak_active]);
+    assert!(usage.retained > 0 && events[1].1["request"] == "0", "{events:?}");
+    assert_eq!((number(2, "retained"), number(2, "allocated")), (0, telemetry.account.total.allocated));
+    assert_eq!((number(3, "reserved"), number(3, "allocated")), (0, 0));
+    for at in 0..4 {
+        assert_eq!(number(at, "planned"), telemetry.account.total.planned);
+        assert!(number(at, "peak_allocated") >= number(at, "allocated"));
+        // Whatever the system and the driver say of a step, they say of an event.
+        let said = &telemetry.account;
+        for (name, known) in [
+            ("resident", said.process.resident.bytes),
+            ("peak_resident", said.process.peak.bytes),
+            ("swap", said.process.swap.bytes),
+            ("device_reserved", said.reserved.figure.bytes),
+            ("device_free", telemetry.device.available),
+        ] {
+            assert_eq!(events[at].1.contains_key(name), known.is_some(), "{at} {name}: {events:?}");
+        }
+    }
 }

@@ -204,3 +204,27 @@ fn documents_are_read_back_and_strangers_are_not() {
     }
     assert_eq!(serde_json::from_value::<Profile>(old).unwrap().tuned_by, "");
 }
+
+/// What a row of the table says of a file is what the file says.
+#[test]
+fn the_figures_of_the_state_space_are_those_of_their_file() {
+    let row = table::look_up(&facts(Some((8, 8)), true));
+    let measured = row.measured.iter().find(|measured| measured.what.starts_with("ssd: ")).unwrap();
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(measured.source);
+    let text = std::fs::read_to_string(file).unwrap();
+    let cells = |line: &str| -> Vec<String> { line.split('|').map(|cell| cell.trim().to_owned()).collect() };
+    let (_, table) = text.split_once("## Forms of the state space").unwrap();
+    let find = |start: &str| cells(table.lines().find(|line| line.starts_with(start)).unwrap());
+    let (header, figures) = (find("| tokens |"), find("| 2,048 |"));
+    let at = |form: usize| (header[form].as_str(), figures[form].split(' ').next().unwrap());
+    assert_eq!((at(2).0, at(4).0, at(6).0), ("sequential", "of 32", "of 64"));
+    assert!(header[3].starts_with("streaming, ") && header[5].starts_with("five kernels, "), "{header:?}");
+    let expected = format!(
+        "sequential {}, five kernels {} (blocks of 64), streaming {} (blocks of 32)",
+        at(2).1,
+        at(6).1,
+        at(4).1
+    );
+    assert_eq!(measured.figures, expected);
+    assert!(measured.what.contains("milliseconds on the wall") && measured.what.contains("T 2,048"));
+}

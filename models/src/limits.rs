@@ -16,3 +16,9 @@ pub fn soft(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
+
+/// The limit on a stack (`ulimit -s`): of the first thread, and in the C library of every other that does not ask for one.
+/// `None` where there is none.
+pub fn stack() -> Option<u64> {
+    soft(&text(), "Max stack size")
+}

@@ -199,7 +199,7 @@ fn limits(of: &wgpu::Limits) -> Limits {
 /// Every adapter of this machine, in the order that [`AdapterChoice::Index`] counts.
 ///
 /// # Errors
-/// [`RuntimeError::Confined`]: a limit of the shell leaves a driver no room, and it would say nothing, or crash.
+/// [`RuntimeError::Confined`], [`RuntimeError::Stacks`]: a limit of the shell leaves a driver no room, and it would say nothing, or crash.
 pub fn adapters() -> Result<Vec<AdapterInfo>, RuntimeError> {
     rlimit::could_open()?;
     Ok(enumerate().iter().map(AdapterInfo::of).collect())

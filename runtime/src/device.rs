@@ -129,11 +129,11 @@ fn starved(reason: String) -> String {
 }
 
 impl Device {
-    /// Whether the limits that a shell sets a process (`ulimit -v`, `ulimit -d`) leave enough to open an adapter. What is
+    /// Whether the limits that a shell sets a process (`ulimit -v`, `-d`, `-s`) leave enough to open an adapter. What is
     /// read of a model before then takes memory as well, so ask first.
     ///
     /// # Errors
-    /// [`RuntimeError::Confined`].
+    /// [`RuntimeError::Confined`], [`RuntimeError::Stacks`].
     pub fn could_open() -> Result<(), RuntimeError> {
         rlimit::could_open()
     }
@@ -141,7 +141,7 @@ impl Device {
     /// Opens an adapter.
     ///
     /// # Errors
-    /// [`RuntimeError::Confined`], [`RuntimeError::NoAdapter`], [`RuntimeError::Open`], [`RuntimeError::Tuning`].
+    /// [`RuntimeError::Confined`], [`RuntimeError::Stacks`], [`RuntimeError::NoAdapter`], [`RuntimeError::Open`], [`RuntimeError::Tuning`].
     pub fn open(options: &DeviceOptions) -> Result<Self, RuntimeError> {
         let alive = rlimit::check()?;
         let (adapter, info) = adapters::choose(&options.adapter)?;

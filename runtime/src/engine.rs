@@ -104,7 +104,7 @@ impl<S: Stepper> Engine<S> {
             return Err(RuntimeError::plan("logit rows", "one for each slot", geometry.logit_rows));
         }
         let pool = Pool::of(plan);
-        Ok(Self {
+        let engine = Self {
             stepper,
             pool,
             waiting: VecDeque::new(),
@@ -112,7 +112,9 @@ impl<S: Stepper> Engine<S> {
             running: Vec::new(),
             next_id: 0,
             turn: 0,
-        })
+        };
+        engine.tell("load", [None]);
+        Ok(engine)
     }
 
     /// The plan that is being run.
@@ -179,6 +181,14 @@ impl<S: Stepper> Engine<S> {
 
     /// Ends a request before its time, without an event. `false` when it is not here (any more).
     pub fn end(&mut self, id: RequestId) -> bool {
+        let ended = self.end_quietly(id);
+        if ended {
+            self.tell("request", [Some(id.0)]);
+        }
+        ended
+    }
+
+    fn end_quietly(&mut self, id: RequestId) -> bool {
         if let Some(at) = self.running.iter().position(|r| r.id == id) {
             let ended = self.running.remove(at);
             leave(&mut self.pool, &ended);
@@ -191,10 +201,12 @@ impl<S: Stepper> Engine<S> {
 
     /// Ends every request, without events.
     pub fn end_all(&mut self) {
-        self.waiting.clear();
+        let waited = self.waiting.drain(..).map(|waiting| waiting.id);
+        let ids: Vec<RequestId> = self.running.iter().map(|running| running.id).chain(waited).collect();
         for ended in self.running.drain(..) {
             leave(&mut self.pool, &ended);
         }
+        self.tell("request", ids.into_iter().map(|id| Some(id.0)));
     }
 
     /// Runs one step and says what happened. With nothing to do, nothing happens.
@@ -202,6 +214,12 @@ impl<S: Stepper> Engine<S> {
     /// A step that fails is reported to every request that was in it, and those have ended; the others, and the
     /// engine, go on. Where the device was lost, every request has ended with that error, those that wait too.
     pub fn step(&mut self) -> Vec<Event> {
+        let events = self.step_quietly();
+        self.tell_of_ends(&events);
+        events
+    }
+
+    fn step_quietly(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         self.sweep(&mut events);
         self.admit(&mut events);

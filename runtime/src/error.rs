@@ -65,6 +65,19 @@ pub enum RuntimeError {
         /// The limit.
         limit: u64,
     },
+    /// A limit on stacks that a driver's threads cannot have, or cannot do with; nothing was opened.
+    #[error(
+        "ulimit -s gives each of a driver's {threads} threads a stack of {} bytes, and {why}; nothing was opened",
+        grouped(*limit)
+    )]
+    Stacks {
+        /// The limit.
+        limit: u64,
+        /// Threads of the driver's, at least.
+        threads: u64,
+        /// Why it cannot be.
+        why: String,
+    },
     /// Kernel variants that the adapter cannot have.
     #[error(transparent)]
     Tuning(#[from] TuningError),
@@ -226,6 +239,7 @@ impl RuntimeError {
             | Self::EstimateOnly { .. }
             | Self::Limit { .. }
             | Self::Confined { .. }
+            | Self::Stacks { .. }
             | Self::Tuning(_)
             // The threads of a process are started once.
             | Self::Workers { .. }

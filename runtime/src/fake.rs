@@ -10,6 +10,7 @@ use crate::RuntimeError;
 use crate::rng::Rng;
 use crate::sampler::log_sum_exp;
 use crate::step::*;
+use crate::telemetry::{Telemetry, Usage};
 use plimsoll_estimator::plan::*;
 use plimsoll_estimator::{Geometry, Plan};
 use plimsoll_kernels::step::PAGE;
@@ -268,6 +269,12 @@ impl Stepper for Fake {
         self.tables[kind as usize][slot as usize] = pages.to_vec();
         Ok(())
     }
+
+    fn telemetry(&self, _: Usage, _: [usize; 2]) -> Option<Telemetry> {
+        None
+    }
+
+    fn begin(&mut self, _: u32) {}
 
     fn snapshot(&mut self, slot: u32, position: u32, index: u32) -> Result<(), RuntimeError> {
         if self.fail_snapshots {

@@ -33,6 +33,11 @@ impl Faults {
         self.points[point as usize][harm as usize].store(n, Ordering::Relaxed);
     }
 
+    /// Events of this kind up to and with the one that is to be harmed; 0 where none is, or it has been.
+    pub fn ahead(&self, point: Point, harm: Harm) -> u64 {
+        self.points[point as usize][harm as usize].load(Ordering::Relaxed)
+    }
+
     /// The `n`-th buffer creation from now fails, counted from 1; 0 disarms.
     pub fn fail_buffer(&self, n: u64) {
         self.order(Point::Buffer, Harm::Fail, n);
@@ -124,7 +129,9 @@ mod tests {
                 faults.order(point, harm, 3);
                 assert_eq!(five(Point::ALL[(at + 1) % 8]), [None; 5]);
                 assert!(faults.armed());
+                assert_eq!(faults.ahead(point, harm), 3);
                 assert_eq!(five(point), [None, None, Some(harm), None, None]);
+                assert_eq!(faults.ahead(point, harm), 0);
                 assert!(!faults.armed());
             }
         }

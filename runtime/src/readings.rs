@@ -5,10 +5,10 @@
 
 use crate::memory::{MemoryReading, MemorySource};
 use crate::{RuntimeError, StepInput};
-use plimsoll_estimator::Admitted;
 use plimsoll_estimator::verdict::Lasts;
+use plimsoll_estimator::{Admitted, grouped};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -78,6 +78,19 @@ impl MemoryChange {
     }
 }
 
+impl fmt::Display for MemoryChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), grouped);
+        write!(f, "{} after the load, {} now", said(self.then.available), said(self.now.available))?;
+        if let Some(difference) = self.difference() {
+            let sign = if difference < 0 { "-" } else { "+" };
+            let bytes = u64::try_from(difference.unsigned_abs()).unwrap_or(u64::MAX);
+            write!(f, ", {sign}{}", grouped(bytes))?;
+        }
+        write!(f, ", by {}", self.now.named())
+    }
+}
+
 impl Serialize for MemoryChange {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_struct("MemoryChange", 3)?;
@@ -94,15 +107,15 @@ impl Serialize for MemoryChange {
 #[derive(Debug)]
 pub(crate) struct Watch {
     then: MemoryReading,
-    /// Tokens that each slot's sequence has taken.
-    ends: Vec<u32>,
+    /// Slots whose next step is the first of a sequence.
+    begun: Vec<bool>,
     last: Option<MemoryChange>,
 }
 
 impl Watch {
     /// From the end of a load on, of so many slots.
     pub(crate) fn new(then: MemoryReading, slots: u32) -> Self {
-        Self { then, ends: vec![0; slots as usize], last: None }
+        Self { then, begun: vec![false; slots as usize], last: None }
     }
 
     /// Against a reading of now.
@@ -115,16 +128,21 @@ impl Watch {
         self.last.as_ref()
     }
 
-    /// Reads what is free if a sequence begins with this step: it is at its first token, or its slot held another one.
-    /// Nothing is allocated for it, so less is no reason to refuse it, and is told.
+    /// A sequence begins in this slot. Its first step tells nothing of that by its position: it goes on where what is
+    /// known of its beginning ends, and that may be where the sequence before it ended.
+    pub(crate) fn begin(&mut self, slot: u32) {
+        if let Some(begun) = self.begun.get_mut(slot as usize) {
+            *begun = true;
+        }
+    }
+
+    /// Reads what is free if a sequence begins with this step: it was said to, or is at its first token. Nothing is
+    /// allocated for it, so less is no reason to refuse it, and is told.
     pub(crate) fn see(&mut self, input: &StepInput<'_>, read: impl FnOnce() -> MemoryReading) {
         let mut begins = false;
         for sequence in input.sequences {
-            if let Some(end) = self.ends.get_mut(sequence.slot as usize) {
-                begins |= sequence.position == 0 || sequence.position != *end;
-                *end =
-                    sequence.position.saturating_add(u32::try_from(sequence.ids.len()).unwrap_or(u32::MAX));
-            }
+            let said = self.begun.get_mut(sequence.slot as usize).is_some_and(std::mem::take);
+            begins |= said || sequence.position == 0;
         }
         if !begins {
             return;
@@ -181,6 +199,15 @@ mod tests {
             feed.set(now);
             let change = MemoryChange { then: then.clone(), now: feed.read() };
             assert_eq!((change.difference(), change.is_large()), (difference, large), "{now:?}");
+            let text = change.to_string();
+            let said = match now {
+                Some(1500) => "1,600 after the load, 1,500 now, -100, by simulated",
+                Some(1700) => "1,600 after the load, 1,700 now, +100, by simulated",
+                Some(1600) => "1,600 after the load, 1,600 now, +0, by simulated",
+                None => "1,600 after the load, unknown now, by unknown",
+                Some(_) => continue,
+            };
+            assert_eq!(text, said);
         }
         assert_eq!(feed.asked(), 8);
         // A machine that had nothing, and still has.

@@ -33,6 +33,7 @@ impl Request {
     /// [`Refused`], as [`Engine::submit`](crate::Engine::submit) would answer.
     pub fn check(&self, plan: &Plan) -> Result<(), Refused> {
         check_ids(plan.model.vocab, &self.prompt)?;
+        check_stops(plan.model.vocab, &self.stop_tokens)?;
         if self.max_new == 0 {
             return Err(Refused::NothingToDo);
         }
@@ -53,6 +54,15 @@ pub fn check_ids(vocab: u32, ids: &[u32]) -> Result<(), Refused> {
         Some(position) => Err(Refused::UnknownToken { position, id: ids[position], vocab }),
         None => Ok(()),
     }
+}
+
+/// Whether tokens that end an answer are the model's: others never come.
+///
+/// # Errors
+/// [`Refused::UnknownStop`].
+pub fn check_stops(vocab: u32, ids: &[u32]) -> Result<(), Refused> {
+    let unknown = ids.iter().find(|&&id| id >= vocab);
+    unknown.map_or(Ok(()), |&id| Err(Refused::UnknownStop { id, vocab }))
 }
 
 /// Whether the admitted context holds so many tokens: how many they are together.
@@ -172,6 +182,14 @@ pub enum Refused {
     UnknownToken {
         /// Index in the prompt.
         position: usize,
+        /// The id.
+        id: u32,
+        /// `V`.
+        vocab: u32,
+    },
+    /// A token to stop at that the model does not have: it would never stop there.
+    #[error("stop token {id}: the vocabulary has {vocab} tokens, the first of them is 0")]
+    UnknownStop {
         /// The id.
         id: u32,
         /// `V`.

@@ -6,9 +6,11 @@
 
 use crate::memory::MemorySource;
 use crate::{RuntimeError, workers};
+use plimsoll_estimator::grouped;
 use plimsoll_models::limits::{self, soft};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
 
 const MIB: u64 = 1 << 20;
 
@@ -37,6 +39,9 @@ const HEAP: u64 = 64 * MIB;
 /// The stack of a thread of the driver's where no limit gives it another, and of ours.
 const STACK: u64 = 8 * MIB;
 const OWN_STACK: u64 = 2 * MIB;
+/// What those of the driver's need at least: with this much every golden model ran, with half of it a tiny Llama did, and with
+/// a quarter the process crashed.
+const LEAST_STACK: u64 = 64 << 10;
 /// Threads of wgpu and lavapipe beside one for each core, and the most cores that it uses.
 const DRIVER_THREADS: u64 = 4;
 const DRIVER_CORES: u64 = 16;
@@ -128,7 +133,7 @@ impl Drop for Alive {
 /// Whether a driver can be opened within the limits. What it answers is kept for as long as the device is.
 ///
 /// # Errors
-/// [`RuntimeError::Confined`].
+/// [`RuntimeError::Confined`], [`RuntimeError::Stacks`].
 pub(crate) fn check() -> Result<Alive, RuntimeError> {
     let opening = opening(ALIVE.fetch_add(1, Ordering::Relaxed));
     let alive = Alive(());
@@ -140,7 +145,7 @@ pub(crate) fn check() -> Result<Alive, RuntimeError> {
 /// Whether a driver could be opened within the limits: where not, it is not to be asked for its adapters either.
 ///
 /// # Errors
-/// [`RuntimeError::Confined`].
+/// [`RuntimeError::Confined`], [`RuntimeError::Stacks`].
 pub(crate) fn could_open() -> Result<(), RuntimeError> {
     allows(opening(ALIVE.load(Ordering::Relaxed)))
 }
@@ -155,7 +160,7 @@ fn opening(alive: usize) -> Opening {
 }
 
 fn allows(opening: Opening) -> Result<(), RuntimeError> {
-    let stack = soft(&limits::text(), "Max stack size").unwrap_or(STACK);
+    let stack = limits::stack().unwrap_or(STACK);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     for Room { source, limit, left } in rooms(Path::new("/")) {
         let need = start(takes(source), opening, cores, stack);
@@ -163,7 +168,37 @@ fn allows(opening: Opening) -> Result<(), RuntimeError> {
             return Err(RuntimeError::Confined { by: source, need, have: left, limit });
         }
     }
+    let threads = DRIVER_THREADS + cores.min(DRIVER_CORES);
+    stacks(stack, threads)
+}
+
+/// Whether so many threads of a driver can have stacks of so many bytes, and can do with them: theirs are what a shell
+/// allows (`ulimit -s`), and a driver without its threads says that its device is lost.
+fn stacks(each: u64, threads: u64) -> Result<(), RuntimeError> {
+    if each < LEAST_STACK {
+        let why = format!("{} are needed", grouped(LEAST_STACK));
+        return Err(RuntimeError::Stacks { limit: each, threads, why });
+    }
+    // More than is usual may be more than the system has of memory or addresses. Where there are no threads of any size, that
+    // is another error.
+    let has = |stack: u64| started(usize::try_from(stack).unwrap_or(usize::MAX), threads);
+    if each > STACK && !has(each) && has(OWN_STACK) {
+        let why = "the system has no room for them".to_owned();
+        return Err(RuntimeError::Stacks { limit: each, threads, why });
+    }
     Ok(())
+}
+
+/// Whether so many threads can be there at once. Nothing of their stacks is touched.
+fn started(stack: usize, threads: u64) -> bool {
+    let start = |_| Builder::new().stack_size(stack).spawn(std::thread::park).ok();
+    let all: Vec<_> = (0..threads).map_while(start).collect();
+    let started = all.len() as u64 == threads;
+    for thread in all {
+        thread.thread().unpark();
+        let _ = thread.join();
+    }
+    started
 }
 
 /// Starts what else has stacks and heaps of its own, so that readings have them: the threads that pack and compile.
@@ -182,6 +217,7 @@ pub(crate) fn settle() -> Result<(), RuntimeError> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -204,6 +240,20 @@ mod tests {
         let data = room(MemorySource::DataSize, 1024, 0);
         assert_eq!(parse(&limits("1024", "2048000"), status), [addresses(1_024_000), data]);
         assert_eq!(soft(&limits("1", "2"), "Max stack size"), Some(8 << 20));
+    }
+
+    #[test]
+    fn stacks_are_large_enough_and_can_be_had() {
+        let of = |each| stacks(each, 4).map_err(|error| error.to_string());
+        for good in [LEAST_STACK, MIB, STACK, 2 * STACK] {
+            assert_eq!(of(good), Ok(()), "{good}");
+        }
+        for (bad, why) in
+            [(0, "are needed"), (LEAST_STACK - 1, "are needed"), (1 << 60, "no room"), (u64::MAX, "no room")]
+        {
+            let error = of(bad).unwrap_err();
+            assert!(error.contains("ulimit -s") && error.contains(why), "{error}");
+        }
     }
 
     #[test]

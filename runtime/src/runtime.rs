@@ -11,6 +11,7 @@ use crate::recording::{self, Cursor, Recordings};
 use crate::recurrent::Standing;
 use crate::snapshots;
 use crate::tables::Tables;
+use crate::telemetry::{Telemetry, Usage};
 use crate::transfer::{self, Ring};
 use crate::{
     Account, Cancel, Candidates, Device, MemoryChange, RuntimeError, Sampling, StepInput, StepOutput,
@@ -178,6 +179,7 @@ impl Runtime {
         let _span = tracing::info_span!("unload", model = self.plan().model.name).entered();
         let (device, base) = (self.device.clone(), self.before);
         let before = Moment::take(&device);
+        let plan = Telemetry::is_heard().then(|| self.plan().clone());
         drop(self);
         // A step that was cancelled may still be on its way.
         let _ = device.wait_idle();
@@ -185,6 +187,9 @@ impl Runtime {
         let released = before.live().saturating_sub(after.live());
         let freed = Freed::between(FreedBy::Unload, released, [&base, &before, &after], device.info().kind);
         freed.log();
+        if let Some(plan) = plan {
+            Telemetry::of(&device, &plan, Usage::default(), [0, 0]).log("unload", None);
+        }
         (device, freed)
     }
 
@@ -328,6 +333,14 @@ impl Stepper for Runtime {
 
     fn set_block_table(&mut self, kind: u32, slot: u32, pages: &[u32]) -> Result<(), RuntimeError> {
         self.tables.set_block_table(kind, slot, pages)
+    }
+
+    fn telemetry(&self, usage: Usage, requests: [usize; 2]) -> Option<Telemetry> {
+        Some(Telemetry::of(&self.device, self.plan(), usage, requests))
+    }
+
+    fn begin(&mut self, slot: u32) {
+        self.watch.begin(slot);
     }
 
     fn snapshot(&mut self, slot: u32, position: u32, index: u32) -> Result<(), RuntimeError> {

@@ -2,6 +2,7 @@
 //! sampler above it, which do not.
 
 use crate::RuntimeError;
+use crate::telemetry::{Telemetry, Usage};
 use plimsoll_estimator::Plan;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,6 +140,14 @@ pub trait Stepper {
     /// # Errors
     /// [`RuntimeError::Input`] for a kind, slot or page that the plan does not have.
     fn set_block_table(&mut self, kind: u32, slot: u32, pages: &[u32]) -> Result<(), RuntimeError>;
+
+    /// What is known about memory now, of a pool in this use by so many requests that run and that wait. `None` of what
+    /// runs on no device.
+    fn telemetry(&self, usage: Usage, requests: [usize; 2]) -> Option<Telemetry>;
+
+    /// A sequence begins in this slot: the next step with it is that sequence's first, wherever it goes on from what is
+    /// there of its beginning already. Nothing of the slot changes; who decides by what is free looks then.
+    fn begin(&mut self, slot: u32);
 
     /// Copies what a slot that stands after `position` tokens keeps beside pages of full attention (recurrent states, the
     /// last tokens of windows) into a snapshot of the plan. `position` is whole pages.

@@ -2,12 +2,15 @@
 //! and what the process occupies. Taken when asked for; nothing of it is remembered but the peaks.
 //!
 //! Those who listen to `tracing` hear of the spans `load`, `admit` (of a request to a slot), `step` (with its tokens, and
-//! the program of the plan that ran it) and `unload`.
+//! the program of the plan that ran it) and `unload`; and, at the level of debugging, of all these figures in events
+//! `telemetry` (field `after`): when a model was loaded, when something was trimmed, when a request has ended, and when a
+//! model was unloaded.
 
 use crate::freed::{Freed, FreedBy, Moment};
+use crate::request::{Event, What};
 use crate::step::Stepper;
-use crate::{Account, Engine, MemoryReading, Runtime};
-use plimsoll_estimator::grouped;
+use crate::{Account, Device, Engine, MemoryReading, Runtime};
+use plimsoll_estimator::{Plan, grouped};
 use serde::Serialize;
 use std::fmt;
 
@@ -42,6 +45,51 @@ pub struct Telemetry {
     pub account: Account,
 }
 
+impl Telemetry {
+    /// Of a plan on a device, whose pool is in this use by so many requests that run and that wait.
+    pub(crate) fn of(device: &Device, plan: &Plan, usage: Usage, [running, waiting]: [usize; 2]) -> Self {
+        Self {
+            usage,
+            peak_allocated: device.totals().peak_bytes,
+            running,
+            waiting,
+            device: device.memory(),
+            account: Account::take(device, plan),
+        }
+    }
+
+    /// Whether anybody hears of it: taking it costs a few reads of the system's files.
+    pub(crate) fn is_heard() -> bool {
+        tracing::enabled!(tracing::Level::DEBUG)
+    }
+
+    /// Tells those who listen, with the request after whose end it is.
+    pub(crate) fn log(&self, after: &str, request: Option<u64>) {
+        let Usage { active, reserved, retained, peak_active } = self.usage;
+        let (process, total) = (&self.account.process, &self.account.total);
+        tracing::debug!(
+            after,
+            request,
+            active,
+            reserved,
+            retained,
+            peak_active,
+            planned = total.planned,
+            allocated = total.allocated,
+            peak_allocated = self.peak_allocated,
+            running = self.running,
+            waiting = self.waiting,
+            resident = process.resident.bytes,
+            peak_resident = process.peak.bytes,
+            swap = process.swap.bytes,
+            device_reserved = self.account.reserved.figure.bytes,
+            device_free = self.device.available,
+            device_source = self.device.named(),
+            "telemetry"
+        );
+    }
+}
+
 impl fmt::Display for Telemetry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Usage { active, reserved, retained, peak_active } = self.usage;
@@ -74,20 +122,30 @@ impl<S: Stepper> Engine<S> {
     pub fn usage(&self) -> Usage {
         self.pool().usage()
     }
+
+    /// Tells those who listen what is known about memory, of each request that has ended where it is after such.
+    pub(crate) fn tell(&self, after: &str, requests: impl IntoIterator<Item = Option<u64>>) {
+        let mut requests = requests.into_iter().peekable();
+        if requests.peek().is_none() || !Telemetry::is_heard() {
+            return;
+        }
+        if let Some(telemetry) = self.stepper().telemetry(self.usage(), [self.running(), self.waiting()]) {
+            requests.for_each(|request| telemetry.log(after, request));
+        }
+    }
+
+    /// The same of the requests whose last events are among these.
+    pub(crate) fn tell_of_ends(&self, events: &[Event]) {
+        let ended = |event: &Event| matches!(event.what, What::Done(_) | What::Failed(_));
+        self.tell("request", events.iter().filter(|event| ended(event)).map(|event| Some(event.request.0)));
+    }
 }
 
 impl Engine<Runtime> {
     /// What is known about memory now.
     pub fn telemetry(&self) -> Telemetry {
-        let device = self.stepper().device();
-        Telemetry {
-            usage: self.usage(),
-            peak_allocated: device.totals().peak_bytes,
-            running: self.running(),
-            waiting: self.waiting(),
-            device: device.memory(),
-            account: self.stepper().account(),
-        }
+        let runtime = self.stepper();
+        Telemetry::of(runtime.device(), self.plan(), self.usage(), [self.running(), self.waiting()])
     }
 
     /// [Trims](Engine::trim), and says what came of it.

@@ -168,6 +168,30 @@ fn every_decision_reads_for_itself_and_a_change_is_told() {
     assert_eq!(feed.asked(), asked + 1);
 }
 
+/// A turn of a conversation goes on from what is cached of the one before, and that may end exactly where the slot's last
+/// sequence did: at whole pages. It is a prompt that begins all the same.
+#[test]
+fn a_prompt_whose_cached_beginning_ends_where_the_last_one_did_reads_too() {
+    let opened = opened();
+    // With three of its answer's four tokens computed, 29 and 61 end at whole pages.
+    for length in [29_u32, 30, 61, 62] {
+        let feed = Arc::new(Simulated::new(Some(1 << 40)));
+        let device = device(&feed);
+        let admitted = admit(&opened, &device, &MemoryPolicy::default(), 256).unwrap();
+        let mut engine = load(&opened, device, admitted).unwrap();
+        let mut talk: Vec<u32> = (0..length).map(|i| 3 + i * 7 % 40).collect();
+        let said = answer(&mut engine, &talk);
+        talk.extend(said.into_iter().chain([5, 9]));
+        feed.set(Some(1 << 20));
+        let (asked, hits) = (feed.asked(), engine.cache_stats().hits);
+        answer(&mut engine, &talk);
+        let change = engine.stepper().memory_when_last_begun().unwrap();
+        assert_eq!(change.now.available, Some(1 << 20), "{length} tokens");
+        assert_eq!(feed.asked(), asked + 1, "{length} tokens");
+        assert_eq!(engine.cache_stats().hits, hits + 1, "{length} tokens: the beginning was known");
+    }
+}
+
 /// A feed of 70, 48, 14, 1.9, 71: each asked once, and what failed at the fourth is no word against the fifth. Here in
 /// parts of a plan that is loaded for real where it is admitted.
 #[test]

@@ -13,6 +13,7 @@ use plimsoll_models::checkpoint::Checkpoint;
 use plimsoll_runtime::request::What;
 use plimsoll_runtime::{
     Device, DeviceOptions, Engine, Request, Runtime, RuntimeError, Sampling, StepInput, StepOutput, Stepper,
+    Telemetry, Usage,
 };
 use std::path::Path;
 
@@ -32,6 +33,14 @@ impl Stepper for Watched {
 
     fn set_block_table(&mut self, kind: u32, slot: u32, pages: &[u32]) -> Result<(), RuntimeError> {
         self.runtime.set_block_table(kind, slot, pages)
+    }
+
+    fn telemetry(&self, usage: Usage, requests: [usize; 2]) -> Option<Telemetry> {
+        self.runtime.telemetry(usage, requests)
+    }
+
+    fn begin(&mut self, slot: u32) {
+        self.runtime.begin(slot);
     }
 
     fn snapshot(&mut self, slot: u32, position: u32, index: u32) -> Result<(), RuntimeError> {

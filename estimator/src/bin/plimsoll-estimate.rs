@@ -3,7 +3,7 @@
 use clap::{CommandFactory, FromArgMatches, Parser};
 use plimsoll_estimator::cli::args::open;
 use plimsoll_estimator::cli::modes::Given;
-use plimsoll_estimator::cli::{Failure, end_of_usage, estimate, fleet, output};
+use plimsoll_estimator::cli::{Failure, end_of_usage, estimate, fleet, output, with_stack};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -38,6 +38,10 @@ fn run(path: Option<&Path>, args: &estimate::Args, given: &Given) -> Result<(), 
 }
 
 fn main() -> ExitCode {
+    with_stack(work)
+}
+
+fn work() -> ExitCode {
     output::full_files_are_errors();
     let mut command = Cli::command();
     let matches = command

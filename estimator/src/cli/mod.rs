@@ -12,6 +12,8 @@ pub mod modes;
 pub mod output;
 pub mod peer_args;
 pub mod show;
+mod stack;
 
 pub use crate::bytes;
 pub use failure::{Failure, end_of_usage, model_code, say};
+pub use stack::with_stack;

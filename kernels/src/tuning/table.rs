@@ -152,8 +152,8 @@ static EIGHT_LANES: [Measurement; 7] = [
         adapter: ADAPTER,
         driver: DRIVER,
         date: "2026-11-30",
-        what: "ssd: milliseconds of a layer, H 64, P 64, N 128, G 8, T 2,048, with nothing else to do",
-        figures: "sequential 1,078, five kernels 1,643 (blocks of 64), streaming 2,118 (blocks of 64)",
+        what: "ssd: milliseconds on the wall of a layer, H 64, P 64, N 128, G 8, T 2,048, best of three",
+        figures: "sequential 329, five kernels 611 (blocks of 64), streaming 947 (blocks of 32)",
         source: "benches/results/flat_prefill.md",
     },
     Measurement {

@@ -18,7 +18,9 @@ impl<S: Stepper> Engine<S> {
     /// Drops everything that is retained and is not in use: the bytes it took, which are room for sequences again. No
     /// memory of the device is freed by it: the room is the plan's.
     pub fn trim(&mut self) -> u64 {
-        self.pool.trim()
+        let bytes = self.pool.trim();
+        self.tell("trim", [None]);
+        bytes
     }
 
     /// What is retained, and how often it was of use.
@@ -49,7 +51,10 @@ impl<S: Stepper> Engine<S> {
                 None => Ok(()),
             });
         match set {
-            Ok(()) => Ok(Some(reserved)),
+            Ok(()) => {
+                stepper.begin(slot.index());
+                Ok(Some(reserved))
+            }
             Err(error) => {
                 self.pool.release(slot);
                 Err(error)

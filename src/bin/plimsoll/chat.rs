@@ -85,6 +85,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     args.model.expect_weights()?;
     let options = args.sampling.options()?.for_chat();
     let opened = args.model.open()?;
+    load::check_stops(&opened, &options)?;
     let template = opened.template()?;
     let geometry = args.geometry.resolve(&opened.model, None);
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
@@ -94,6 +95,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let fixed = messages.len();
     let mut talk =
         Conversation { messages, fixed, failed: Vec::new(), code: 0, answered: 0, lost: 0, in_a_row: 0 };
+    // Whether it has been told that memory is short, so that it is not told with every message.
+    let mut told = false;
     let asks = io::stdin().is_terminal();
     if asks {
         output::note(format_args!("{COMMANDS}"));
@@ -120,6 +123,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 let mut said = String::new();
                 let show = !args.output.json;
                 let answered = answer(&mut session, &template, &talk.messages, &options, show, &mut said);
+                let change = session.engine().stepper().memory_when_last_begun();
+                told = match change.filter(|change| change.is_large()) {
+                    Some(_) if told => true,
+                    change => load::tell_change(change),
+                };
                 if talk.take(text, &said, answered)? {
                     session = recovered(&opened, session, &geometry, args)?;
                     output::note(format_args!("plimsoll: {AGAIN}"));

@@ -7,11 +7,11 @@ use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use plimsoll::estimator::cli::estimate::{Warned, note_warnings, warnings};
 use plimsoll::estimator::cli::{self, output};
 use plimsoll::estimator::snapshot_bytes;
-use plimsoll::runtime::request::{check_ids, check_room};
-use plimsoll::runtime::{Freed, RuntimeError};
+use plimsoll::runtime::request::{self, check_ids, check_room};
+use plimsoll::runtime::{Freed, MemoryChange, RuntimeError};
 use plimsoll::{
-    Admitted, Budget, CacheLimit, Device, DeviceOptions, Engine, Error, Geometry, LoadProgress, Opened, Plan,
-    Profile, Runtime, Session,
+    Admitted, Budget, CacheLimit, Device, DeviceOptions, Engine, Error, GenerateOptions, Geometry,
+    LoadProgress, Opened, Plan, Profile, Runtime, Session,
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -125,6 +125,12 @@ pub fn check(opened: &Opened, geometry: &Geometry, ids: &[u32], new: u32) -> Res
     check_length(geometry, ids.len(), new)
 }
 
+/// Whether the tokens that answers end at are the model's, before the device is opened.
+pub fn check_stops(opened: &Opened, options: &GenerateOptions) -> Result<(), RuntimeError> {
+    request::check_stops(opened.model.vocab, &options.stop_tokens)?;
+    Ok(())
+}
+
 /// Whether a prompt and what follows it fit the context.
 pub fn check_length(geometry: &Geometry, prompt: usize, max_new: u32) -> Result<(), RuntimeError> {
     check_room(geometry.context, prompt, max_new)?;
@@ -201,12 +207,30 @@ pub fn prefill_bar(total: u64) -> ProgressBar {
 /// what came back when all of it was given back, which `-v` says in words.
 pub fn end(engine: Engine<Runtime>, machine: &MachineArgs, out: &Output) -> Result<Value, Failure> {
     let mut document = facts(&engine, machine)?;
+    let change = engine.stepper().memory_change();
+    document["free_memory"] = json!(change);
+    let when_begun = engine.stepper().memory_when_last_begun().cloned();
     let [trim, unload] = unload(engine);
     if out.verbose > 0 {
-        output::note(format_args!("{trim}\n{unload}"));
+        output::note(format_args!("free      {change}\n{trim}\n{unload}"));
     }
+    tell_change(when_begun.as_ref());
     document["freed"] = json!({ "trim": trim, "unload": unload });
     Ok(document)
+}
+
+/// Says it where free memory was much another when the last prompt began than after the load: what is loaded has what it
+/// needs, but others may not, nor the next load. Answers whether it was.
+pub fn tell_change(when_begun: Option<&MemoryChange>) -> bool {
+    let said = when_begun.and_then(changed);
+    if let Some(said) = &said {
+        output::note(format_args!("{said}"));
+    }
+    said.is_some()
+}
+
+fn changed(change: &MemoryChange) -> Option<String> {
+    change.is_large().then(|| format!("plimsoll: free memory has changed much since the load: {change}"))
 }
 
 /// The same of an engine that goes on.
@@ -250,4 +274,26 @@ pub fn scoring_rows(opened: &Opened, geometry: &Geometry) -> u32 {
     let fit = BYTES / (u64::from(opened.model.vocab.max(1)) * 4);
     let most = u64::from(geometry.prefill_chunk.min(geometry.context)).max(1);
     u32::try_from(fit.clamp(1, most)).unwrap_or(1).max(geometry.slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::changed;
+    use plimsoll::runtime::{MemoryChange, MemoryFeed, Simulated};
+
+    #[test]
+    fn a_large_change_is_told_and_a_small_one_not() {
+        let feed = Simulated::new(Some(1600));
+        let then = feed.read();
+        for (now, told) in [(1600, false), (1501, false), (1500, true), (1700, true), (0, true)] {
+            feed.set(Some(now));
+            let said = changed(&MemoryChange { then: then.clone(), now: feed.read() });
+            assert_eq!(said.is_some(), told, "{now}");
+        }
+        feed.set(Some(0));
+        let said = changed(&MemoryChange { then, now: feed.read() });
+        let words =
+            "free memory has changed much since the load: 1,600 after the load, 0 now, -1,600, by simulated";
+        assert!(said.is_some_and(|said| said.ends_with(words)));
+    }
 }

@@ -22,8 +22,8 @@ use plimsoll::estimator::cli::{bytes, output};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::Failure;
-use plimsoll::estimator::cli::end_of_usage;
 use plimsoll::estimator::cli::modes::Given;
+use plimsoll::estimator::cli::{end_of_usage, with_stack};
 use std::process::ExitCode;
 
 /// Prices a language model to the byte, then refuses it or runs it; after the load nothing is allocated again.
@@ -105,6 +105,10 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
+    with_stack(work)
+}
+
+fn work() -> ExitCode {
     output::full_files_are_errors();
     let mut command = Cli::command();
     // Scores are a document always.

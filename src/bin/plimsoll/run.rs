@@ -74,6 +74,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     args.model.expect_weights()?;
     let options = args.sampling.options()?;
     let opened = args.model.open()?;
+    load::check_stops(&opened, &options)?;
     let (prompt, ids, options) = question(args, &opened, options)?;
     let geometry = args.geometry.resolve(&opened.model, None);
     load::check(&opened, &geometry, &ids, options.max_new.unwrap_or(1))?;

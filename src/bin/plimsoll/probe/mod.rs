@@ -17,16 +17,17 @@ pub use args::Args;
 use crate::account::table_of;
 use crate::bytes::{grouped, human};
 use crate::failure::Failure;
-use crate::{load, output};
+use crate::{load, output, show};
 use args::contexts;
 use child::Order;
 use parent::Watch;
 use plausible::Bounds;
 use plimsoll::estimator::cli::estimate::warnings;
 use plimsoll::estimator::snapshot_bytes;
+use plimsoll::kernels::Limits;
 use plimsoll::runtime::adapters::AdapterKind;
 use plimsoll::runtime::host::{self, HostMemory};
-use plimsoll::{Budget, Geometry, Opened, Plan, Profile};
+use plimsoll::{Budget, CacheLimit, Geometry, Opened, Plan, Profile};
 use record::{Anchor, Ended, Event, Foreign, Log, Step};
 use report::Run;
 use serde_json::{Value, json};
@@ -46,6 +47,8 @@ struct Probe<'a> {
     ceiling: Option<(u64, String)>,
     /// What was resolved of the limit of retained memory.
     cache_limit: Value,
+    /// What was resolved of every limit, for people.
+    resolved: String,
     /// Bytes left to others, and the setting that says so.
     reserve: Option<(u64, String)>,
     /// What the operator's word amounts to now: no step goes past it, unless there is `--insist`.
@@ -64,6 +67,12 @@ struct Probe<'a> {
     group: Option<u64>,
 }
 
+/// What was resolved of the operator's limits, and of several for memory which it is and why.
+fn resolved(limits: &Limits, budget: Option<&Budget>, cache: &CacheLimit) -> String {
+    let why = budget.map_or(String::new(), |budget| format!("          {}\n", budget.why));
+    format!("{}\n{why}", show::limits(limits, budget, cache))
+}
+
 /// Probes.
 pub fn run(args: &Args) -> Result<(), Failure> {
     if args.child {
@@ -73,6 +82,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return preflight::run(args);
     }
     let probe = Probe::new(args)?;
+    if !args.output.json {
+        output::print(format_args!("{}", probe.resolved))?;
+    }
     if args.dry_run {
         return probe.dry_run();
     }
@@ -134,6 +146,7 @@ impl<'a> Probe<'a> {
         load::runs(&opened)?;
         // Only asked, and closed again: a step has the device for itself.
         let device = args.machine.open()?;
+        let budget = policy.budget(plimsoll::reading(&device.memory()));
         let info = device.info();
         let memory = HostMemory::take();
         let (address_space, data_size) = (host::address_space(), host::data_size());
@@ -158,7 +171,8 @@ impl<'a> Probe<'a> {
             args,
             ceiling,
             cache_limit: json!(policy.cache_limit()),
-            word: child::word(&policy, policy.budget(plimsoll::reading(&device.memory())).as_ref()),
+            resolved: resolved(&device.profile().limits, budget.as_ref(), &policy.cache_limit()),
+            word: child::word(&policy, budget.as_ref()),
             reserve: policy.reserve().map(|reserve| (reserve.bytes, reserve.name.clone())),
             first,
             last,
