@@ -17,7 +17,7 @@ pub struct Output {
     /// Print one JSON document on standard output, and nothing else
     #[arg(long)]
     pub json: bool,
-    /// Say more: the admitted plan; twice: every buffer and dispatch of it
+    /// Say more: how long it took, and of what is loaded the admitted plan; twice: every buffer and dispatch of that, too
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }

@@ -171,6 +171,7 @@ impl<'a> Held<'a> {
             }
         };
         let (key_size, value_size) = (size(pair.k)?, size(pair.v)?);
+        super::one_format(ENGINE, pair)?;
         if let Some(bits) = own.kv_bits.filter(|bits| ![2, 3, 4, 5, 6, 8].contains(bits)) {
             return Err(unsupported(format!("does not quantise to {bits} bits")));
         }

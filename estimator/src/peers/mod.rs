@@ -14,7 +14,7 @@ pub mod vllm;
 pub(crate) use report::START;
 pub use report::report;
 
-use crate::geometry::{Geometry, KvStore, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_SLOTS};
+use crate::geometry::{Geometry, KvPair, KvStore, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_SLOTS};
 use crate::images::MAX_IMAGES;
 use crate::report::KvBytes;
 use plimsoll_kernels::Format;
@@ -326,6 +326,15 @@ fn row(store: KvStore, heads: u128, width: u32) -> u128 {
 /// A product that saturates: what does is refused at the end by [`bytes`].
 fn product(factors: &[u128]) -> u128 {
     factors.iter().fold(1, |product, factor| product.saturating_mul(*factor))
+}
+
+/// That keys and values are in one format, of an engine that has one setting for both.
+fn one_format(engine: &'static str, pair: KvPair) -> Result<(), PeerError> {
+    if pair.k == pair.v {
+        return Ok(());
+    }
+    let what = format!("keeps keys and values in one format: not {pair}");
+    Err(PeerError::Unsupported { engine, what })
 }
 
 /// Rounds up to a multiple.

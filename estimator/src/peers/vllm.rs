@@ -153,6 +153,8 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
         }
     };
     let (key_size, value_size) = (size(pair.k)?, size(pair.v)?);
+    // One `kv_cache_dtype`.
+    super::one_format(ENGINE, pair)?;
     let mla = options.mla.unwrap_or(Mla::Latent);
     let block = u64::from(own.block.max(1));
     let depth = u128::from(geometry.draft_depth);
