@@ -148,6 +148,14 @@ impl Budget {
         Some(budget)
     }
 
+    /// What a load must keep to while it runs: the machine's reading, less the reserve and what others hold. A ceiling says
+    /// what a loaded plan may hold; the load's staging comes on top of it. `None` where nothing was read.
+    pub fn load_room(&self) -> Option<u64> {
+        let reserve = self.reserve.as_ref().map_or(0, |reserve| reserve.bytes);
+        let reading = self.derived.as_ref()?;
+        Some(reading.bytes.saturating_sub(reserve).saturating_sub(self.beside))
+    }
+
     /// Takes away what others hold.
     pub(crate) fn leave(&mut self, bytes: u64, whom: &str) {
         self.beside = self.beside.saturating_add(bytes);

@@ -2,7 +2,6 @@
 //! known. The data stand in `data/devices.toml`, dated.
 
 use crate::budget::Reading;
-use crate::company::LoadRoom;
 use crate::pricer::Price;
 use plimsoll_kernels::{Limits, Profile};
 use serde::{Deserialize, Serialize};
@@ -208,25 +207,27 @@ impl DeviceEntry {
         Some(Reading { bytes, total: Some(bytes), source, taken: 0, excluded: Vec::new() })
     }
 
-    /// What a load must keep to.
-    pub fn load_room(&self) -> LoadRoom {
-        LoadRoom { device: self.usable.or(self.memory), unified: self.memory.filter(|_| self.unified) }
+    /// The memory that is one pool for the host and the device, where it is.
+    pub fn pool(&self) -> Option<u64> {
+        self.memory.filter(|_| self.unified)
     }
 
     /// What a plan needs against what the device has: the steady state and the load's peak of its memory (with the host's
-    /// share where memory is one pool), the largest buffer and the largest binding. `taken` is what others hold.
-    pub fn checks(&self, price: &Price, taken: u64) -> Vec<Check> {
+    /// share where memory is one pool), the largest buffer and the largest binding. `taken` is what others hold,
+    /// `reserve` what is left for others of the memory.
+    pub fn checks(&self, price: &Price, taken: u64, reserve: u64) -> Vec<Check> {
         let check = |what: &str, need: u64, have: Option<u64>| {
             have.map(|have| Check { what: what.to_owned(), need, have, ok: need <= have })
         };
         let steady = price.total().saturating_add(taken);
         let peak = price.bytes.load_peak.saturating_add(taken);
-        let usable = self.usable.or(self.memory);
+        let left = |bytes: Option<u64>| bytes.map(|bytes| bytes.saturating_sub(reserve));
+        let usable = left(self.usable.or(self.memory));
         let mut checks = vec![check("steady state", steady, usable), check("load peak", peak, usable)];
         if self.unified {
             // The host's part of a load need not be in the working set; it must be in the memory.
             let need = peak.saturating_add(price.bytes.load_host);
-            checks.push(check("load peak with the host's share", need, self.memory));
+            checks.push(check("load peak with the host's share", need, left(self.memory)));
         }
         checks.push(check("largest buffer", price.largest_allocation.bytes, self.max_buffer));
         checks.push(check("largest binding", price.largest_binding.bytes, self.max_binding));

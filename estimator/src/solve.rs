@@ -10,7 +10,7 @@ use crate::geometry::{
 use crate::images::largest_count;
 use crate::pricer::{Price, Pricer};
 use crate::report::{Ends, Fits, Stops};
-use crate::verdict::{Overhead, Suggestion};
+use crate::verdict::{Overhead, Suggestion, peak};
 use plimsoll_kernels::{KvFormat, step::PAGE};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
@@ -118,7 +118,13 @@ impl Solver<'_> {
     /// Whether there is room for a price beside so many bytes of others, also while it is loaded.
     fn holds(&self, price: &Price, taken: u64) -> bool {
         self.most().is_some_and(|most| price.total().saturating_add(taken) <= most)
-            && self.company.is_none_or(|company| company.loads(price, taken))
+            && match self.company {
+                Some(company) => company.loads(price, taken),
+                None => self
+                    .budget
+                    .and_then(Budget::load_room)
+                    .is_none_or(|room| peak(price, self.overhead) <= room),
+            }
     }
 
     /// What the geometry costs, if it can be planned and fits.

@@ -59,6 +59,8 @@ impl Admitted {
 pub enum Broke {
     /// Total and overhead exceed the budget.
     Total,
+    /// The total fits, and what the load holds beside it does not.
+    LoadPeak,
     /// One buffer exceeds the adapter's limit.
     Allocation,
     /// One binding does.
@@ -76,6 +78,7 @@ impl Broke {
     pub const fn name(self) -> &'static str {
         match self {
             Broke::Total => "total",
+            Broke::LoadPeak => "load_peak",
             Broke::Allocation => "allocation",
             Broke::Binding => "binding",
             Broke::Limit => "limit",
@@ -281,7 +284,47 @@ pub(crate) fn refusal(solver: &Solver<'_>, geometry: &Geometry) -> Result<Option
             let nearest = solve::nearest(solver, geometry);
             Ok(Some(refuse_total(&price, budget, overhead, nearest)))
         }
-        _ => Ok(None),
+        // What fits once it is there must also fit while it comes.
+        Some(budget) => match budget.load_room().filter(|room| peak(&price, overhead) > *room) {
+            Some(room) => {
+                let nearest = solve::nearest(solver, geometry);
+                Ok(Some(refuse_load(peak(&price, overhead), room, budget, nearest)))
+            }
+            None => Ok(None),
+        },
+        None => Ok(None),
+    }
+}
+
+/// The most that a plan holds on the device while it is loaded.
+pub(crate) fn peak(price: &Price, overhead: Overhead) -> u64 {
+    price.total().saturating_add(price.staging).saturating_add(overhead.bytes)
+}
+
+fn refuse_load(need: u64, have: u64, budget: &Budget, nearest: Vec<Suggestion>) -> Refusal {
+    // The ceiling has nothing against it.
+    let read = Budget { requested: None, ..budget.clone() };
+    let source = budget.derived.as_ref().map_or("", |reading| reading.source.as_str());
+    let less = match &budget.reserve {
+        Some(reserve) if reserve.bytes > 0 => {
+            format!(", less {} by {}", grouped(reserve.bytes), reserve.name)
+        }
+        _ => String::new(),
+    };
+    let less = match budget.beside {
+        0 => less,
+        beside => format!("{less}, less {} for others", grouped(beside)),
+    };
+    Refusal {
+        broke: Broke::LoadPeak,
+        name: "load peak".into(),
+        need,
+        have,
+        terms: Vec::new(),
+        term: None,
+        lasts: Lasts::of(need, &read),
+        nearest,
+        reason: format!("load peak: {} bytes of {} ({source}{less})", grouped(need), grouped(have)),
     }
 }
 

@@ -583,6 +583,15 @@ fn formats_by_other_engines_rules_go_by_their_names() {
         assert!(code == 3 && said.contains("one type for keys and values"), "{engine}: {said}");
         assert!(!report["refusal"]["nearest"].as_array().unwrap().is_empty(), "{report}");
     }
+    for (k, v) in [("fp8", "f16"), ("f16", "f32"), ("bf16", "f16"), ("f32", "f16")] {
+        for engine in ["vllm", "mlx"].into_iter().filter(|engine| *engine == "vllm" || k != "fp8") {
+            let (code, report, _) = ask(&[&model, "--runtime", engine, "--kv-k", k, "--kv-v", v]);
+            let reason = report["refusal"]["reason"].as_str().unwrap_or_default();
+            assert!(code == 3 && reason.contains(&format!("{k} and {v}")), "{engine} {k}/{v}: {code} {report}");
+        }
+    }
+    assert_eq!(ask(&[&model, "--runtime", "llama.cpp", "--kv-k", "f16", "--kv-v", "f32"]).0, 0);
+    assert_eq!(ask(&[&model, "--runtime", "vllm", "--kv-k", "fp8", "--kv-v", "fp8"]).0, 0);
     let kv = |format| ask(&[&model, "--kv", format]).1["bytes"]["kv"].as_u64().unwrap();
     assert_eq!(2 * kv("fp8"), kv("f16"));
 }

@@ -92,7 +92,7 @@ fn cells_say_what_single_estimates_say() {
 #[test]
 fn a_bad_row_says_so_in_its_cells_and_stops_nothing() {
     let text = r#"
-device = [{ name = "apple-m4-max-128" }, { name = "no such thing" }, { name = "odd", memory = "many" }]
+device = [{ name = "apple-m4-max-128" }, { name = "no such thing" }, { name = "" }]
 model = [{ path = "models/gemma-3-270m.json" }, { path = "models/none.json" },
          { path = "models/gemma-3-270m.json", weights = "q99" }]
 geometry = [{}, { kv = "q9" }, { context = 0 }]
@@ -150,12 +150,54 @@ fn a_device_of_nothing_is_a_slip_that_is_named() {
             assert!(said.contains(field) && said.contains("odd"), "{said}");
         }
     }
-    // What is no size is said in the cells, with its field.
-    let text = "device = [{ name = \"odd\", memory = \"1.5\" }]\nmodel = [{ path = \"models/gemma-3-270m.json\" }]\n";
-    let report: Value =
-        serde_json::from_slice(&run(&["--fleet", &fleet("part", text), "--json"]).stdout).unwrap();
-    let reason = report["cells"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("memory") && reason.contains("1.5"), "{reason}");
+}
+
+/// What has no memory of its own is priced without a verdict, as it is when it is named alone.
+#[test]
+fn a_device_without_a_memory_is_priced() {
+    let text = r#"
+device = [{ name = "lavapipe" }, { name = "lavapipe", memory = "8GiB" }]
+model = [{ path = "models/llama-3.1-8b.json" }, { path = "models/gemma-3-270m.json" }]
+geometry = [{ context = 4096 }, { context = 1000000, chunk = 1000, slots = 16, kv = "f32" }]
+"#;
+    let path = fleet("lavapipe", text);
+    let output = run(&["--fleet", &path, "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let cells = report["cells"].as_array().unwrap();
+    let mut unjudged = 0;
+    for cell in cells.iter().take(4) {
+        let model =
+            config(cell["model"].as_str().unwrap().trim_start_matches("models/").trim_end_matches(".json"));
+        let number = |key: &str| cell[key].as_u64().unwrap().to_string();
+        let (context, slots, chunk) = (number("context"), number("slots"), number("prefill_chunk"));
+        let args = [
+            "--context",
+            &context,
+            "--slots",
+            &slots,
+            "--chunk",
+            &chunk,
+            "--kv",
+            cell["kv"].as_str().unwrap(),
+        ];
+        let mut all = vec![model.to_str().unwrap(), "--device", "lavapipe", "--json"];
+        all.extend(args);
+        let single: Value = serde_json::from_slice(&run(&all).stdout).unwrap();
+        assert_eq!(single["verdict"], cell["verdict"], "{cell}");
+        assert_eq!(single["bytes"]["total"], cell["total"], "{cell}");
+        if cell["verdict"] == "no_budget" {
+            unjudged += 1;
+            assert!(
+                cell["budget"].is_null() && cell["reason"].as_str().unwrap().contains("memory"),
+                "{cell}"
+            );
+        }
+    }
+    assert!(unjudged >= 2 && report["no_budget"] == unjudged && report["cannot_price"] == 0, "{report}");
+    assert!(cells.iter().skip(4).all(|cell| cell["verdict"] != "no_budget"), "{report}");
+    let table = String::from_utf8(run(&["--fleet", &path]).stdout).unwrap();
+    assert!(table.contains(&format!("{unjudged} have no budget")), "{table}");
 }
 
 #[test]
@@ -185,6 +227,9 @@ fn a_slip_in_the_file_is_named_with_its_line() {
         ("negative", "memory = -5", 3, "48GiB"),
         ("float", "memory = 1.5", 3, "48GiB"),
         ("list", "max_buffer = [1]", 3, "48GiB"),
+        ("word", "memory = \"x\"", 3, "memory = \"x\""),
+        ("part-of-a-byte", "max_binding = \"1.5\"", 3, "max_binding"),
+        ("nothing-at-all", "memory = \"0GiB\"", 3, "refuse everything"),
         ("unknown-key", "\ncolour = 3", 4, "colour"),
         ("not-toml", "memory = = 3", 3, ""),
     ] {

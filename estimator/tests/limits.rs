@@ -6,8 +6,8 @@ mod common;
 use common::open;
 use plimsoll_estimator::plan::Segment;
 use plimsoll_estimator::policy::{CACHE_VARIABLE, MEMORY_VARIABLE, RESERVE_VARIABLE};
-use plimsoll_estimator::verdict::Lasts;
-use plimsoll_estimator::{Geometry, MemoryPolicy, Overhead, Reading, Verdict, admit};
+use plimsoll_estimator::verdict::{Broke, Lasts};
+use plimsoll_estimator::{Budget, Geometry, MemoryPolicy, Overhead, Reading, Verdict, admit};
 use plimsoll_kernels::{Limits, Profile};
 use serde_json::{Value, json};
 use std::process::Command;
@@ -184,4 +184,70 @@ fn a_refusal_by_a_reading_lasts_as_long_as_the_reading() {
     assert_eq!(Lasts::of(need, &beside), Lasts::Reading);
     // What lasts as long as a reading is gone with it; what is for good is not.
     assert!(judge(&fits, open).is_ok() && judge(&free, need).is_ok());
+}
+
+/// What a device has, less the reserve, must hold the load too; a ceiling is for what is there after it.
+#[test]
+fn a_load_must_fit_in_what_is_left_of_a_device() {
+    let estimate = |reserve: u64| {
+        let config = common::data("configs/llama-3.1-8b.json");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll-estimate"));
+        for name in [MEMORY_VARIABLE, RESERVE_VARIABLE, CACHE_VARIABLE] {
+            command.env_remove(name);
+        }
+        let reserve = reserve.to_string();
+        let device = ["--device", "rtx 4060 ti", "--context", "7680", "--json", "--reserve", &reserve];
+        let output = command.arg(config).args(device).output().unwrap();
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code().unwrap(), document)
+    };
+    let (code, document) = estimate(0);
+    assert_eq!(code, 0);
+    let number = |at: &str| document.pointer(at).and_then(Value::as_u64).unwrap();
+    let [has, total, peak] = ["/budget/derived", "/bytes/total", "/bytes/load_peak"].map(number);
+    assert!(total < peak && peak < has);
+    assert_eq!(estimate(has - peak).0, 0);
+    for reserve in [has - peak + 1, has - total] {
+        let (code, document) = estimate(reserve);
+        let refusal = &document["refusal"];
+        assert_eq!(
+            (code, &refusal["broke"], &refusal["need"]),
+            (3, &json!("load_peak"), &json!(peak)),
+            "{refusal}"
+        );
+        assert_eq!(refusal["have"], has - reserve);
+        let check = document["checks"].as_array().unwrap().iter().find(|c| c["what"] == "load peak").unwrap();
+        assert_eq!((&check["have"], &check["ok"]), (&json!(has - reserve), &json!(false)));
+        assert!(!refusal["nearest"].as_array().unwrap().is_empty(), "{refusal}");
+    }
+    let (code, document) = estimate(has - total + 1);
+    assert_eq!((code, &document["refusal"]["broke"]), (3, &json!("total")));
+}
+
+/// The same of an adapter's reading, by which models are admitted.
+#[test]
+fn a_reading_must_hold_the_load_and_a_ceiling_need_not() {
+    let (_, model) = open("configs/smollm2-135m.json");
+    let profile = Profile::webgpu_default();
+    let geometry = Geometry::default_for(2048);
+    let plan = plimsoll_estimator::Plan::new(&model, &geometry, &profile).unwrap();
+    let (total, peak) = (plan.total(), plan.load_peak());
+    assert!(total < peak);
+    let judge = |geometry: &Geometry, ceiling: Option<u64>, bytes: u64| {
+        let reading = Reading { total: Some(u64::MAX), ..Reading::now(bytes, "feed") };
+        let budget = Budget::resolve(ceiling.map(|bytes| (bytes, "flag --memory")), Some(reading));
+        admit(&model, geometry, &profile, budget.as_ref(), Overhead::default()).unwrap()
+    };
+    assert!(matches!(judge(&geometry, None, peak), Verdict::Admitted(_)));
+    assert!(matches!(judge(&geometry, Some(total), peak), Verdict::Admitted(_)));
+    for ceiling in [None, Some(total), Some(peak)] {
+        let Verdict::Refused(refusal) = judge(&geometry, ceiling, peak - 1) else { panic!("{ceiling:?}") };
+        assert_eq!((refusal.broke, refusal.need, refusal.have), (Broke::LoadPeak, peak, peak - 1));
+        // More may be free later, and the ceiling has nothing against it.
+        assert_eq!(refusal.lasts, Lasts::Reading, "{ceiling:?}");
+        assert!(!refusal.nearest.is_empty());
+        for near in &refusal.nearest {
+            assert!(matches!(judge(&near.geometry(), ceiling, peak - 1), Verdict::Admitted(_)), "{near:?}");
+        }
+    }
 }

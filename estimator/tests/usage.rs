@@ -158,3 +158,80 @@ fn sizes_are_whole_bytes_and_more_than_none() {
         assert!(code == 2 && said.contains(flag), "{said}");
     }
 }
+
+/// Numbers past what a count holds are mistakes of the usage, whichever flag they stand behind.
+#[test]
+fn counts_of_2_to_the_40_are_refused_by_the_parser() {
+    let model = config("llama-3.1-8b");
+    for flag in ["--context", "--slots", "--chunk", "--draft-depth", "--snapshots", "--images"] {
+        for number in [1u64 << 40, 1 << 32, u64::MAX] {
+            let (code, said) = ends(&[&model, flag, &number.to_string()]);
+            assert_eq!(code, 2, "{flag} {number}: {said}");
+            assert!(said.contains(flag) && said.contains(&number.to_string()), "{said}");
+        }
+    }
+    for number in ["2^40", "1e12", "-1", "0"] {
+        let (code, said) = ends(&[&model, &format!("--context={number}")]);
+        assert!(code == 2 && said.contains("--context"), "{number}: {code} {said}");
+    }
+}
+
+/// A limit on what is kept says nothing of another engine: the flag is refused, and the variable is told to be idle.
+#[test]
+fn a_limit_on_what_is_kept_is_idle_beside_another_engine() {
+    let model = config("llama-3.1-8b");
+    let with = |args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll-estimate"));
+        command.env_remove("PLIMSOLL_MEMORY_LIMIT").env_remove("PLIMSOLL_RESERVE");
+        let output = command.env("PLIMSOLL_CACHE_LIMIT", "1MB").arg(&model).args(args).output().unwrap();
+        let [out, said] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        (out, said)
+    };
+    for engine in ["vllm", "mlx", "llama.cpp"] {
+        let (out, said) = with(&["--runtime", engine]);
+        assert!(!out.contains("kept without being live"), "{out}");
+        let idle = format!("PLIMSOLL_CACHE_LIMIT changes nothing with --runtime {engine}");
+        assert_eq!(said.matches(&idle).count(), 1, "{said}");
+        let document: serde_json::Value =
+            serde_json::from_str(&with(&["--runtime", engine, "--json"]).0).unwrap();
+        assert!(document["cache_limit"]["bytes"].is_null(), "{}", document["cache_limit"]);
+        assert!(document["warnings"].to_string().contains(&idle), "{}", document["warnings"]);
+    }
+    let (out, said) = with(&[]);
+    assert!(out.contains("kept without being live") && !said.contains("PLIMSOLL_CACHE_LIMIT"), "{out}{said}");
+}
+
+/// Help promises of `-v` what an estimate does: it loads nothing, and says how long it took.
+#[test]
+fn more_is_said_as_the_help_has_it() {
+    let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("Say more: how long it took, and of what is loaded the admitted plan"), "{help}");
+    let model = config("smollm2-135m");
+    let plain = run(&[&model]).stdout;
+    for verbose in ["-v", "-vv"] {
+        let output = run(&[&model, verbose]);
+        assert_eq!(output.stdout, plain, "{verbose}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("priced in"), "{verbose}");
+    }
+}
+
+/// A model of whose weights one piece is past WebGPU's least limits says that those are no device's.
+#[test]
+fn a_limit_of_no_device_offers_one() {
+    let llama4 = format!("{}/../models/tests/data/priced/llama-4-scout.json", env!("CARGO_MANIFEST_DIR"));
+    let offer = "these are WebGPU's least limits: --device NAME";
+    let text = run(&[&llama4]);
+    let out = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert_eq!(text.status.code(), Some(3));
+    assert!(out.contains(offer) && out.contains("binding limit is 134,217,728"), "{out}");
+    assert!(out.contains("no geometry of this model fits them"), "{out}");
+    let document = run(&[&llama4, "--json"]);
+    assert!(String::from_utf8_lossy(&document.stderr).contains(offer));
+    assert_eq!(run(&[&llama4, "--device", "apple-m5-ultra-512"]).status.code(), Some(0));
+    for other in [&["--device", "h200"][..], &["--max-binding", "1MiB"]] {
+        let (code, said) = ends(&[&[llama4.as_str(), "--json"], other].concat());
+        assert!(code == 3 && !said.contains(offer), "{other:?}: {said}");
+    }
+}

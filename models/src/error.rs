@@ -1,5 +1,7 @@
 //! The one error type of this crate: what went wrong, where, what was expected and what was there.
 
+use crate::text::printable;
+use serde_json::Value;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -233,6 +235,17 @@ impl ModelError {
     pub(crate) fn unsupported(what: impl Into<String>, detail: impl Into<String>) -> Self {
         ModelError::Unsupported { what: what.into(), detail: detail.into() }
     }
+}
+
+/// A value of JSON for an error message: a text in one pair of quotes, and all else as JSON has it.
+pub(crate) fn shown(value: &Value) -> String {
+    const LIMIT: usize = 80;
+    let text = match value {
+        Value::String(text) => return quoted(text),
+        other => other.to_string(),
+    };
+    let end = if text.chars().count() > LIMIT { "…" } else { "" };
+    text.chars().take(LIMIT).map(printable).collect::<String>() + end
 }
 
 /// A stranger's text, made short and printable enough for an error message.

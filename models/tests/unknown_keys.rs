@@ -1,6 +1,10 @@
 //! Keys that look as if they cost memory and that the family at hand does not read are told, whoever else reads them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::Kv;
+use common::gguf::Edited;
 use plimsoll_models::{Checkpoint, ModelError, Registry};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -103,16 +107,7 @@ fn keys_of_other_families_are_told() {
         // It has a tower that is known.
         ("gemma-3-12b-it", &["sliding_window", "vision_config"][..]),
         ("gpt-oss-20b", &["sliding_window", "num_experts", "num_local_experts"][..]),
-        (
-            "qwen3-30b-a3b",
-            &[
-                "sliding_window",
-                "num_experts",
-                "num_local_experts",
-                "num_nextn_predict_layers",
-                "mtp_num_hidden_layers",
-            ][..],
-        ),
+        ("qwen3-30b-a3b", &["sliding_window", "num_experts", "num_local_experts"][..]),
     ] {
         let plain = published(&format!("../tests/data/configs/{config}.json"));
         for (key, value) in foreign.iter().filter(|(key, _)| !own.contains(key)) {
@@ -288,24 +283,97 @@ fn what_says_nothing_new_is_not_told_and_what_contradicts_is() {
     assert_eq!(differ(&packed), 1, "{:?}", notes(&packed));
 }
 
-/// More layers that draft than anybody has are an error, where they were no layers without a word.
+/// GGUF's keys as configurations' are: what looks like memory and is not read is told, whatever its value is.
 #[test]
-fn layers_that_draft_are_counted_or_refused() {
-    let plain = published("../tests/data/configs/qwen3.5-27b.json");
-    let build = |drafts: Value| {
-        let mut changed = plain.clone();
-        changed["text_config"]["mtp_num_hidden_layers"] = drafts;
-        let checkpoint = Checkpoint::from_config_bytes(changed.to_string().as_bytes(), "keys").unwrap();
-        Registry::standard().build(&checkpoint)
+fn keys_of_gguf_that_a_family_does_not_read_are_told() {
+    let told = |edited: &Edited| -> Vec<String> {
+        let notes = edited.build().unwrap().notes;
+        notes.into_iter().filter(|note| note.contains("may cost memory")).collect()
     };
-    for drafts in [0, 1, 64] {
-        assert_eq!(build(json!(drafts)).unwrap().extras.draft.len(), drafts);
+    let folders =
+        std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden")).unwrap();
+    let mut read = 0;
+    for folder in folders.map(|entry| entry.unwrap().path()).filter(|path| path.join("model.gguf").is_file())
+    {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(told(&Edited::of(&name)), Vec::<String>::new(), "{name}");
+        read += 1;
     }
-    for drafts in [65, 4096, 1_000_000] {
-        let error = build(json!(drafts)).unwrap_err();
-        assert!(
-            matches!(error, ModelError::Field { .. }) && error.to_string().contains("0 to 64"),
-            "{error}"
+    assert!(read >= 14, "{read}");
+    let llama = Edited::of("gguf_llama");
+    for (key, value) in [
+        ("llama.expert_count", Kv::U32(3)),
+        ("llama.attention.sliding_window", Kv::U32(1)),
+        ("llama.attention.sliding_window", Kv::F32(f32::NAN)),
+        ("llama.attention.sliding_window", Kv::Str("many")),
+        ("llama.attention.sliding_window", Kv::Raw(8, [&2u64.to_le_bytes()[..], &[0xff, 0xfe]].concat())),
+        ("llama.ssm.state_size", Kv::U32(16)),
+        ("llama.attention.kv_lora_rank", Kv::U64(512)),
+        ("llama.leading_dense_block_count", Kv::I32(1)),
+        ("llama.full_attention_interval", Kv::U32(4)),
+        ("llama.nextn_predict_layers", Kv::U32(1)),
+        ("llama.attention.shared_kv_layers", Kv::I32s(vec![1])),
+    ] {
+        assert_eq!(
+            told(&llama.clone().set(key, &value)),
+            [format!("not priced, and may cost memory: {key}")]
         );
     }
+    for (key, off) in [
+        ("llama.expert_count", Kv::U32(0)),
+        ("llama.attention.sliding_window", Kv::F32(0.0)),
+        ("llama.attention.sliding_window", Kv::Bool(false)),
+        ("llama.attention.shared_kv_layers", Kv::I32s(vec![])),
+        // Of another architecture, or of nothing's memory.
+        ("qwen3moe.expert_count", Kv::U32(8)),
+        ("llama.expert_weights_norm", Kv::Bool(true)),
+    ] {
+        assert_eq!(told(&llama.clone().set(key, &off)), Vec::<String>::new(), "{key}");
+    }
+}
+
+#[test]
+fn a_key_that_stands_twice_with_two_values_is_told() {
+    let plain = published("../tests/data/configs/llama-3.1-8b.json").to_string();
+    let told = |first: &str| -> Vec<String> {
+        let text = plain.replacen('{', &format!("{{{first}"), 1);
+        let checkpoint = Checkpoint::from_config_bytes(text.as_bytes(), "twice").unwrap();
+        let notes = Registry::standard().build(&checkpoint).unwrap().notes;
+        notes.into_iter().filter(|note| note.contains("says two things")).collect()
+    };
+    assert_eq!(told(""), Vec::<String>::new());
+    assert_eq!(told(r#""model_type": "llama","#), Vec::<String>::new(), "once more the same");
+    let last = "of a key that stands twice the last counts";
+    assert_eq!(
+        told(r#""hidden_size": 64,"#),
+        [format!("config.json says two things of \"hidden_size\": {last}")]
+    );
+    let many: String =
+        ["num_hidden_layers", "vocab_size", "head_dim", "rope_theta", "hidden_size", "hidden_act"]
+            .map(|key| format!("\"{key}\": Infinity,"))
+            .concat();
+    let notes = told(&many);
+    assert!(notes.len() == 1 && notes[0].contains("and others: "), "{notes:?}");
+    let inner = r#""quantization": {"bits": 4, "group_size": 64, "bits": 8},"#;
+    assert!(told(inner)[0].contains("\"quantization.bits\""), "{:?}", told(inner));
+}
+
+/// Text of a file is in one pair of quotes wherever it is shown.
+#[test]
+fn text_is_quoted_once() {
+    let with = |key: &str, value: Value| {
+        let mut config = published("../tests/data/configs/llama-3.1-8b.json");
+        config[key] = value;
+        let checkpoint = Checkpoint::from_config_bytes(config.to_string().as_bytes(), "quotes").unwrap();
+        Registry::standard().build(&checkpoint)
+    };
+    let said = with("hidden_size", json!("weird")).unwrap_err().to_string();
+    assert!(said.ends_with("got \"weird\""), "{said}");
+    let said = with("hidden_size", json!(-1)).unwrap_err().to_string();
+    assert!(said.ends_with("got -1"), "{said}");
+    let said = with("rope_scaling", json!("weird")).unwrap_err().to_string();
+    assert!(said.ends_with("got \"weird\""), "{said}");
+    let block = json!({"bits": 4, "group_size": 64, "kv_cache_scheme": "FP8"});
+    let notes = with("quantization", block).unwrap().notes;
+    assert!(notes.iter().any(|note| note.contains("values of \"FP8\",")), "{notes:?}");
 }

@@ -4,9 +4,9 @@ use super::args::{GeometryArgs, LimitArgs, Output, build, kv, on_hub, open};
 use super::modes::Given;
 use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
-use crate::budget::Reading;
+use crate::budget::{Budget, Reading};
 use crate::chart::chart;
-use crate::company::Company;
+use crate::company::{Company, LoadRoom};
 use crate::devices::{DeviceError, DeviceTable};
 use crate::error::{PlanError, grouped};
 use crate::geometry::{Geometry, Images, KvPair, KvStore, MAX_DRAFT_DEPTH, Priced};
@@ -14,12 +14,12 @@ use crate::html;
 use crate::images;
 use crate::others::{Other, Others, Replaced, Role};
 use crate::peers;
-use crate::policy::{CacheLimit, MemoryPolicy};
+use crate::policy::{CACHE_VARIABLE, CacheLimit, MemoryPolicy};
 use crate::pricer::Pricer;
 use crate::report::{Question, RefusalPart, Report};
 use crate::roofline::ceilings;
 use crate::snapshot_bytes;
-use crate::verdict::{Lasts, Overhead};
+use crate::verdict::{Broke, Lasts, Overhead};
 use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
 use plimsoll_models::model::{Grid, State};
@@ -385,9 +385,18 @@ pub fn run(
         Some(_) => Vec::new(),
     };
     let geometry = args.geometry(&model);
+    // The flag is refused beside another engine; a variable may stand there for other work.
+    let (cache_limit, idle) = match (args.peer.engine(), policy.cache_limit()) {
+        (Some(engine), CacheLimit { bytes: Some(_), .. }) => {
+            let said = format!("{CACHE_VARIABLE} changes nothing with --runtime {}", engine.name());
+            (CacheLimit::default(), Some(said))
+        }
+        (_, limit) => (limit, None),
+    };
     let each = snapshot_bytes(&model, &geometry);
-    policy.cache_limit().keeps(geometry.priced.snapshots, each).map_err(Failure::Usage)?;
+    cache_limit.keeps(geometry.priced.snapshots, each).map_err(Failure::Usage)?;
     let mut warnings = note_warnings(&model, &geometry);
+    warnings.extend(idle.into_iter().inspect(|said| output::note(format_args!("plimsoll: {said}"))));
     warnings.extend(args.without_effect(&model).into_iter().inspect(|said| {
         output::note(format_args!("plimsoll: {said}"));
     }));
@@ -411,8 +420,13 @@ pub fn run(
     let live = read && device.is_none();
     let counted = if device.is_some() { others.staying() } else { others.clone() };
     let alone = Others { here: Vec::new(), ..counted.clone() };
-    company.ceiling = policy.budget_beside(derived.clone(), &alone).map(|budget| budget.bytes);
-    company.load = device.map(|(device, _)| device.load_room()).unwrap_or_default();
+    let whole = policy.budget_beside(derived.clone(), &alone);
+    let reserve = policy.reserve().map_or(0, |reserve| reserve.bytes);
+    company.ceiling = whole.as_ref().map(|budget| budget.bytes);
+    company.load = LoadRoom {
+        device: whole.as_ref().and_then(Budget::load_room),
+        unified: device.and_then(|(device, _)| device.pool()).map(|pool| pool.saturating_sub(reserve)),
+    };
     let budget = policy.budget_beside(derived, &counted);
     args.check_memory(&policy, read, budget.is_some())?;
     let question = Question {
@@ -429,17 +443,19 @@ pub fn run(
         Some(engine) => peers::report(&question, engine, &options),
         None => Report::priced(&pricer, &question)?,
     };
-    if let (Some((device, _)), None, None) = (device, args.peer.engine(), &report.refusal) {
+    // A load that does not fit has a plan that does.
+    let planned = report.refusal.as_ref().is_none_or(|refusal| refusal.broke == Broke::LoadPeak.name());
+    if let (Some((device, _)), None, true) = (device, args.peer.engine(), planned) {
         let price = pricer.price(&geometry)?;
         report.ceilings = Some(ceilings(&pricer, &geometry, device)?);
-        report.checks = device.checks(&price, others.taken());
+        report.checks = device.checks(&price, others.taken(), reserve);
         // What fits once it is there must also fit while it comes.
-        if let Some(broken) = report.checks.iter().find(|c| !c.ok) {
+        if let Some(broken) = report.checks.iter().find(|c| !c.ok).filter(|_| report.refusal.is_none()) {
             let (name, need, have) = (broken.what.clone(), broken.need, broken.have);
             let reason = format!("{name}: {} bytes of {}", grouped(need), grouped(have));
             report.verdict = "refused".into();
             report.refusal = Some(RefusalPart {
-                broke: "load_peak".into(),
+                broke: Broke::LoadPeak.name().into(),
                 name,
                 need: Some(need),
                 have: Some(have),
@@ -461,13 +477,10 @@ pub fn run(
         output::file(path, html::page(&report).as_bytes())?;
     }
     if args.output.json {
-        let cache_limit = policy.cache_limit();
         output::document(&Warned { document: &report, warnings: &warnings, cache_limit })?;
     } else {
         output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
-        let cache_limit = policy.cache_limit();
-        // Of what other engines keep it says nothing.
-        if let Some(most) = cache_limit.bytes.filter(|_| args.peer.engine().is_none()) {
+        if let Some(most) = cache_limit.bytes {
             let (most, source) = (bytes::human(most), cache_limit.source);
             output::print(format_args!("kept without being live: at most {most} ({source})\n"))?;
         }
@@ -476,7 +489,13 @@ pub fn run(
         }
     }
     match &report.refusal {
-        Some(refusal) => Err(Failure::Refused { reason: refusal.reason.clone(), details: String::new() }),
+        Some(refusal) => {
+            // Text says so under the verdict.
+            if let Some(said) = show::least_limits(&report).filter(|_| args.output.json) {
+                output::note(format_args!("plimsoll: {said}"));
+            }
+            Err(Failure::Refused { reason: refusal.reason.clone(), details: String::new() })
+        }
         None => Ok(()),
     }
 }

@@ -13,8 +13,9 @@
 //! context = 32768                    # also slots, chunk, kv
 //! ```
 //!
-//! A row that cannot be read does not stop the others: its cells say why they cannot be priced. The exit code is 0 whatever
-//! the cells say, refusals among them: 2 and 5 are of the file itself.
+//! A model that cannot be read or a device that is not known does not stop the others: their cells say why they cannot be
+//! priced. The exit code is 0 whatever the cells say, refusals among them: 2 and 5 are of the file itself, sizes that are
+//! none among what is wrong with it.
 
 use super::args::{Output, build, on_hub, open};
 use super::{Failure, bytes, output, show};
@@ -43,12 +44,9 @@ const MAX_CELLS: usize = 100_000;
 /// More bytes than this are no such file.
 const MAX_FILE: u64 = 16 << 20;
 
-/// Bytes as a number or as `48GiB`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Amount {
-    Number(u64),
-    Text(String),
-}
+/// Bytes, written as a number or as `48GiB`. Nothing fits in nothing: 0 is a slip, and no row of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Amount(u64);
 
 impl<'d> Deserialize<'d> for Amount {
     fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
@@ -61,40 +59,41 @@ impl<'d> Deserialize<'d> for Amount {
             }
 
             fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Amount, E> {
-                let number = u64::try_from(number);
-                number
-                    .map(Amount::Number)
-                    .map_err(|_| E::invalid_value(Unexpected::Other("less than none"), &self))
+                match u64::try_from(number) {
+                    Ok(number) => self.visit_u64(number),
+                    Err(_) => Err(E::invalid_value(Unexpected::Other("less than none"), &self)),
+                }
             }
 
-            fn visit_u64<E>(self, number: u64) -> Result<Amount, E> {
-                Ok(Amount::Number(number))
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Amount, E> {
+                if number == 0 {
+                    return Err(E::invalid_value(
+                        Unexpected::Other("0, which would refuse everything"),
+                        &self,
+                    ));
+                }
+                Ok(Amount(number))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Amount, E> {
-                Ok(Amount::Text(text.to_owned()))
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Amount, E> {
+                self.visit_u64(bytes::parse(text).map_err(E::custom)?)
             }
         }
         from.deserialize_any(Reader)
     }
 }
 
-/// What is wrong with the text, behind its line.
+/// What is wrong with the text, behind the number of its line and before the line.
 fn at_line(text: &str, error: &toml::de::Error) -> String {
-    let before = error.span().and_then(|span| text.get(..span.start));
-    match before {
-        Some(before) => format!("line {}: {}", before.matches('\n').count() + 1, error.message()),
-        None => error.message().to_owned(),
-    }
-}
-
-impl Amount {
-    fn bytes(&self) -> Result<u64, String> {
-        match self {
-            Amount::Number(bytes) => Ok(*bytes),
-            Amount::Text(text) => bytes::parse(text).map_err(|why| format!("{text:?}: {why}")),
-        }
-    }
+    const LONGEST: usize = 120;
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
+        return error.message().to_owned();
+    };
+    let number = before.matches('\n').count();
+    let line = text.lines().nth(number).unwrap_or_default().trim();
+    let end = if line.chars().count() > LONGEST { "…" } else { "" };
+    let line: String = line.chars().take(LONGEST).collect();
+    format!("line {}: {}: {line}{end}", number + 1, error.message())
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -142,7 +141,7 @@ pub struct Cell {
     pub slots: Option<u32>,
     pub prefill_chunk: Option<u32>,
     pub kv: String,
-    /// `fits`, `refused` or `cannot_price`.
+    /// `fits`, `refused`, `cannot_price`, or `no_budget` where nothing is known to hold it against.
     pub verdict: String,
     pub total: Option<u64>,
     pub budget: Option<u64>,
@@ -162,6 +161,8 @@ pub struct FleetReport {
     pub schema: u32,
     pub fits: usize,
     pub refused: usize,
+    #[serde(default)]
+    pub no_budget: usize,
     pub cannot_price: usize,
     pub cells: Vec<Cell>,
     /// Settings of the shell that change nothing here.
@@ -169,23 +170,13 @@ pub struct FleetReport {
     pub warnings: Vec<String>,
 }
 
-/// A device as it is priced: its profile and what memory it has.
-type Machine = (Profile, Budget);
-
-impl DeviceRow {
-    /// Its sizes by their fields.
-    fn sizes(&self) -> [(&'static str, Result<Option<u64>, String>); 3] {
-        let of = |field: &'static str, value: &Option<Amount>| {
-            let bytes = value.as_ref().map(|value| value.bytes().map_err(|why| format!("{field} {why}")));
-            (field, bytes.transpose())
-        };
-        [of("memory", &self.memory), of("max_buffer", &self.max_buffer), of("max_binding", &self.max_binding)]
-    }
-}
+/// A device as it is priced: its profile, and what memory it has. None of its own that is known is no budget, as of a
+/// single estimate.
+type Machine = (Profile, Option<Budget>);
 
 fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
-    let [(_, memory), (_, buffer), (_, binding)] = row.sizes();
-    let (memory, buffer, binding) = (memory?, buffer?, binding?);
+    let [memory, buffer, binding] =
+        [row.memory, row.max_buffer, row.max_binding].map(|size| size.map(|Amount(bytes)| bytes));
     let known = table.find(&row.name);
     let (mut profile, reading) = match (&known, memory) {
         (Ok(device), None) => (device.profile(), device.reading(&table.date)),
@@ -204,9 +195,7 @@ fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
         taken: 0,
         excluded: Vec::new(),
     });
-    let budget =
-        Budget::resolve(None, own.or(reading)).ok_or_else(|| format!("{}: how much memory?", row.name))?;
-    Ok((profile, budget))
+    Ok((profile, Budget::resolve(None, own.or(reading))))
 }
 
 fn model(row: &ModelRow, folder: &Path) -> Result<Model, String> {
@@ -274,11 +263,11 @@ fn cells(
     let (profile, budget) = machine;
     let pricer = Pricer::new(model, profile);
     // What fits once it is there must also fit while it comes.
-    let load = LoadRoom { device: Some(budget.bytes), unified: None };
+    let load = LoadRoom { device: budget.as_ref().map(|budget| budget.bytes), unified: None };
     let company = Company::new(&[], None, profile).loading(load);
     let solver = Solver {
         pricer: &pricer,
-        budget: Some(budget),
+        budget: budget.as_ref(),
         overhead: Overhead::default(),
         company: Some(&company),
     };
@@ -287,19 +276,24 @@ fn cells(
             Ok(geometry) => geometry,
             Err(why) => return Cell { reason: Some(why), ..blank(g) },
         };
+        let over = |what: &str, need: u64| {
+            let budget = budget.as_ref().filter(|budget| need > budget.bytes)?;
+            Some(format!("{what}: {} of {}", bytes::human(need), bytes::human(budget.bytes)))
+        };
         let (verdict, total, reason) = match pricer.price(&geometry) {
             Err(error @ PlanError::Graph { .. }) => ("cannot_price", None, Some(error.to_string())),
             Err(error) => ("refused", None, Some(error.to_string())),
-            Ok(price) if price.total() > budget.bytes => {
-                let (need, have) = (bytes::human(price.total()), bytes::human(budget.bytes));
-                ("refused", Some(price.total()), Some(format!("total: {need} of {have}")))
+            Ok(price) => {
+                let peak = price.total().saturating_add(price.staging);
+                match over("total", price.total()).or_else(|| over("load peak", peak)) {
+                    None if budget.is_none() => {
+                        let why = "no memory of its own is known: give it one (memory = \"8GiB\")";
+                        ("no_budget", Some(price.total()), Some(why.to_owned()))
+                    }
+                    None => ("fits", Some(price.total()), None),
+                    reason => ("refused", Some(price.total()), reason),
+                }
             }
-            Ok(price) if price.total().saturating_add(price.staging) > budget.bytes => {
-                let need = bytes::human(price.total().saturating_add(price.staging));
-                let reason = format!("load peak: {need} of {}", bytes::human(budget.bytes));
-                ("refused", Some(price.total()), Some(reason))
-            }
-            Ok(price) => ("fits", Some(price.total()), None),
         };
         let largest_context = solver.largest_context(&geometry).map(|g| g.context);
         Cell {
@@ -309,7 +303,7 @@ fn cells(
             kv: geometry.kv_pair().to_string(),
             verdict: verdict.into(),
             total,
-            budget: Some(budget.bytes),
+            budget: budget.as_ref().map(|budget| budget.bytes),
             largest_context,
             bounded_by: largest_context.and_then(|context| solver.context_end(&geometry, context)),
             reason,
@@ -341,13 +335,6 @@ pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Fa
     if let Some(row) = file.device.iter().find(|row| row.name.chars().any(char::is_control)) {
         return Err(wrong(format!("device {:?}: expected a name without control characters", row.name)));
     }
-    // Nothing fits in nothing: that is a slip, and no row of a table.
-    for (at, row) in file.device.iter().enumerate() {
-        if let Some((field, _)) = row.sizes().into_iter().find(|(_, size)| *size == Ok(Some(0))) {
-            let why = "0 bytes would refuse everything: expected more than 0";
-            return Err(wrong(format!("device[{at}] ({}): {field}: {why}", row.name)));
-        }
-    }
     if file.geometry.is_empty() {
         file.geometry.push(GeometryRow::default());
     }
@@ -372,11 +359,13 @@ pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Fa
     });
     let cells: Vec<Cell> = priced.into_iter().flatten().collect();
     let counted = |word: &str| cells.iter().filter(|c| c.verdict == word).count();
-    let (fits, refused, cannot_price) = (counted("fits"), counted("refused"), counted("cannot_price"));
+    let [fits, refused, no_budget, cannot_price] =
+        ["fits", "refused", "no_budget", "cannot_price"].map(counted);
     Ok(FleetReport {
         schema: crate::report::SCHEMA,
         fits,
         refused,
+        no_budget,
         cannot_price,
         cells,
         warnings: Vec::new(),
@@ -447,9 +436,10 @@ pub fn show(path: &Path, asked: &Output) -> Result<(), Failure> {
             c.reason.as_deref().unwrap_or_default().chars().take(120).collect(),
         ]);
     }
-    let FleetReport { fits, refused, cannot_price, .. } = report;
+    let FleetReport { fits, refused, no_budget, cannot_price, .. } = report;
+    let open = if no_budget > 0 { format!(" {no_budget} have no budget,") } else { String::new() };
     output::print(format_args!(
-        "{table}\n{fits} fit, {refused} are refused, {cannot_price} cannot be priced\n"
+        "{table}\n{fits} fit, {refused} are refused,{open} {cannot_price} cannot be priced\n"
     ))
 }
 

@@ -380,13 +380,18 @@ fn verdict(report: &Report, text: &mut String) {
     };
     let _ = writeln!(text, "verdict   {} ({}): {}", report.verdict, refusal.broke, refusal.reason);
     let _ = writeln!(text, "lasts     {}", refusal.lasts.says());
-    // The operator's own limit is no device's.
-    let least = report.limits.iter().any(|l| l.what == refusal.broke && l.won == Won::Derived);
-    if report.profile == "webgpu-default" && least {
-        let _ =
-            writeln!(text, "these are WebGPU's least limits: --device NAME prices against those of a device");
+    if let Some(said) = least_limits(report) {
+        let _ = writeln!(text, "{said}");
     }
     nearest(report, text);
+}
+
+/// What is to be said where a limit refused that belongs to no device.
+pub fn least_limits(report: &Report) -> Option<&'static str> {
+    let refusal = report.refusal.as_ref().filter(|_| report.profile == "webgpu-default")?;
+    // The operator's own limit is no device's.
+    let least = report.limits.iter().any(|l| l.what == refusal.broke && l.won == Won::Derived);
+    least.then_some("these are WebGPU's least limits: --device NAME prices against those of a device")
 }
 
 /// What would fit, and the first of it as flags to copy.
@@ -394,7 +399,11 @@ fn nearest(report: &Report, text: &mut String) {
     let suggestions = report.refusal.as_ref().map(|r| r.nearest.as_slice()).unwrap_or_default();
     let Some(first) = suggestions.first() else {
         let started = report.refusal.as_ref().is_none_or(|refusal| refusal.name != START);
-        let said = if started { "no geometry of this model fits" } else { "no other geometry changes that" };
+        let said = match (started, least_limits(report)) {
+            (true, Some(_)) => "no geometry of this model fits them",
+            (true, None) => "no geometry of this model fits",
+            (false, _) => "no other geometry changes that",
+        };
         let _ = write!(text, "{said}");
         return;
     };

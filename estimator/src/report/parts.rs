@@ -76,7 +76,9 @@ impl BudgetPart {
 impl RefusalPart {
     pub(crate) fn of(refusal: &Refusal) -> Self {
         // A budget may be nothing; of the other limits 0 is what there is no number for.
-        let known = |bytes: u64| (bytes > 0 || refusal.broke == Broke::Total).then_some(bytes);
+        let known = |bytes: u64| {
+            (bytes > 0 || matches!(refusal.broke, Broke::Total | Broke::LoadPeak)).then_some(bytes)
+        };
         Self {
             broke: refusal.broke.name().into(),
             name: refusal.name.clone(),

@@ -1,9 +1,11 @@
 //! JSON from strangers: bounded, and tolerant of the three words Python's writer uses for non-finite numbers.
 
+use super::repeated;
 use crate::error::ModelError;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -35,17 +37,32 @@ pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, ModelError>
 /// All of these become the JSON *strings* `"Infinity"`, `"-Infinity"`, `"NaN"`, because JSON numbers cannot hold
 /// them; [`number`] reads both. Nesting is bounded (128 levels) by the parser. Of duplicate keys the last one counts.
 pub(crate) fn parse(bytes: &[u8], path: &Path) -> Result<Value, ModelError> {
+    parsed(bytes, path).map(|(value, _)| value)
+}
+
+/// The same, with the first few keys that stand twice in one object with different values, by their paths.
+pub(crate) fn parse_with_repeated(bytes: &[u8], path: &Path) -> Result<(Value, Vec<String>), ModelError> {
+    let (value, text) = parsed(bytes, path)?;
+    let repeated = repeated::keys(&text);
+    Ok((value, repeated))
+}
+
+/// The value, and the text in strict JSON.
+fn parsed<'t>(bytes: &'t [u8], path: &Path) -> Result<(Value, Cow<'t, str>), ModelError> {
     let text = std::str::from_utf8(bytes).map_err(|e| {
         ModelError::corrupt(path, format!("byte {}", e.valid_up_to()), "UTF-8", "other bytes")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     // Strict JSON is by far the most of it.
-    let mut value = match serde_json::from_str(text) {
-        Ok(value) => value,
-        Err(_) => from_str(&quote_non_finite(text), path)?,
+    let (mut value, text) = match serde_json::from_str(text) {
+        Ok(value) => (value, Cow::Borrowed(text)),
+        Err(_) => {
+            let quoted = quote_non_finite(text);
+            (from_str(&quoted, path)?, Cow::Owned(quoted))
+        }
     };
     unwrap_floats(&mut value);
-    Ok(value)
+    Ok((value, text))
 }
 
 /// Strict JSON into a type, with the parser's position in the error.

@@ -20,6 +20,7 @@ pub(crate) mod json;
 #[cfg(unix)]
 pub mod lost_pages;
 pub(crate) mod open;
+mod repeated;
 pub(crate) mod safetensors;
 mod side;
 
@@ -241,12 +242,13 @@ impl Checkpoint {
     }
 
     /// A checkpoint that no path leads to: what lies in the working directory is not beside it.
-    fn in_memory(source: Source, name: &str, config: Option<Value>) -> Self {
+    fn in_memory(source: Source, name: &str, config: Option<open::Config>) -> Self {
         let new = Checkpoint::new(source, name.to_owned(), Path::new(name), config);
         Checkpoint { side: SideFiles::None, ..new }
     }
 
-    fn new(source: Source, name: String, path: &Path, config: Option<Value>) -> Self {
+    fn new(source: Source, name: String, path: &Path, config: Option<open::Config>) -> Self {
+        let (config, note) = config.map_or((None, None), |config| (Some(config.value), config.note));
         Checkpoint {
             source,
             // It is one line wherever it is shown.
@@ -267,7 +269,7 @@ impl Checkpoint {
             by_name: HashMap::new(),
             listed: None,
             stated_bytes: None,
-            notes: Vec::new(),
+            notes: Vec::from_iter(note),
             asked: Arc::default(),
             read: BytesRead::default(),
         }

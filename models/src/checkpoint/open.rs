@@ -151,7 +151,7 @@ fn directory(path: &Path) -> Result<Checkpoint, ModelError> {
     }
     let source = if has_weights { Source::Safetensors } else { Source::Config };
     let mut checkpoint = Checkpoint::new(source, directory_name(path), path, Some(read_config(&config)?));
-    checkpoint.notes = notes;
+    checkpoint.notes.extend(notes);
     if single.is_file() {
         add_file(&mut checkpoint, &single)?;
     } else if index.is_file() {
@@ -408,14 +408,32 @@ pub(crate) fn part_number(path: &Path) -> Option<u64> {
     if digits(count) && digits(number) { number.parse().ok() } else { None }
 }
 
-fn read_config(path: &Path) -> Result<Value, ModelError> {
+fn read_config(path: &Path) -> Result<Config, ModelError> {
     config_object(&json::read_bytes(path, MAX_CONFIG_BYTES)?, path)
 }
 
-pub(crate) fn config_object(bytes: &[u8], path: &Path) -> Result<Value, ModelError> {
-    let value = json::parse(bytes, path)?;
+/// A configuration, and what is to be told of how it is written.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub value: Value,
+    pub note: Option<String>,
+}
+
+/// What is to be told of keys that stand twice.
+fn repeated_note(keys: &[String]) -> Option<String> {
+    const NAMED: usize = 5;
+    let named: Vec<String> = keys.iter().take(NAMED).map(|key| quoted(key)).collect();
+    let more = if keys.len() > NAMED { " and others" } else { "" };
+    let named = named.join(", ");
+    let note =
+        format!("{CONFIG} says two things of {named}{more}: of a key that stands twice the last counts");
+    (!keys.is_empty()).then_some(note)
+}
+
+pub(crate) fn config_object(bytes: &[u8], path: &Path) -> Result<Config, ModelError> {
+    let (value, repeated) = json::parse_with_repeated(bytes, path)?;
     if value.is_object() {
-        Ok(value)
+        Ok(Config { value, note: repeated_note(&repeated) })
     } else {
         Err(ModelError::corrupt(path, "top level", "an object", "another value"))
     }

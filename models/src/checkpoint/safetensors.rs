@@ -6,7 +6,7 @@
 use super::bytes::FileBytes;
 use super::json::{self, UniqueMap};
 use super::{DType, Place, TensorInfo};
-use crate::error::{ModelError, quoted};
+use crate::error::{ModelError, quoted, shown};
 use plimsoll_kernels::Format;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
@@ -99,7 +99,7 @@ impl Index {
             size.as_u64().or(float.map(|f| f as u64))
         });
         let note = stated.filter(|_| total_size.is_none()).map(|size| {
-            let size = quoted(&size.to_string());
+            let size = shown(size);
             format!("metadata.total_size of the index is no number of bytes: {size}")
         });
         let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();

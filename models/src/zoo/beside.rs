@@ -13,6 +13,19 @@ use serde_json::Value;
 
 /// More layers than any tower has.
 const MAX_LAYERS: u32 = 1024;
+/// More patches than any tower merges along a side.
+const MAX_MERGE: u32 = 64;
+/// More layers that draft than any model has.
+const MAX_DRAFTS: u32 = 64;
+
+/// How many layers that draft a field states.
+///
+/// # Errors
+/// When it is no count, or more than any model has.
+pub(super) fn stated_drafts(key: &str, value: &Value) -> Result<u32, ModelError> {
+    let count = value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|&n| n <= MAX_DRAFTS);
+    count.ok_or_else(|| ModelError::field(key, format!("0 to {MAX_DRAFTS}"), shown(value)))
+}
 
 /// Fills in what the configuration says of towers and of layers that draft.
 ///
@@ -34,7 +47,7 @@ pub(super) fn fill(checkpoint: &Checkpoint, model: &mut Model) -> Result<(), Mod
     }
     let qwen = model.architecture.starts_with("qwen3_next") || model.architecture.starts_with("qwen3_5");
     if model.extras.draft.is_empty() && qwen {
-        qwen_drafts(checkpoint, &fields, format, model);
+        qwen_drafts(checkpoint, &fields, format, model)?;
     }
     Ok(())
 }
@@ -259,7 +272,15 @@ impl Parts<'_> {
         self.layer_norm("blocks.*.norm2", layers, h);
         self.layer_norm("merger.norm", 1, h);
         let deep = self.vision.get("deepstack_visual_indexes").and_then(Value::as_array).map_or(0, Vec::len);
-        let deep = u32::try_from(deep).unwrap_or(u32::MAX).min(layers);
+        let deep = u32::try_from(deep).unwrap_or(u32::MAX);
+        if deep > layers {
+            let expected = format!("at most the {layers} layers of the tower");
+            return Err(ModelError::field(
+                "vision_config.deepstack_visual_indexes",
+                expected,
+                deep.to_string(),
+            ));
+        }
         for (name, count) in [("merger", 1), ("deepstack_merger_list.*", deep)] {
             if count > 0 {
                 self.biased(&format!("{name}.linear_fc1"), count, merged, merged);
@@ -282,9 +303,13 @@ impl Parts<'_> {
             (self.layers("num_hidden_layers", Some(24))?, self.size("patch_size", Some(16))?);
         let side = self.size("image_size", Some(1024))?;
         let merge = match fields.outer("spatial_merge_size") {
-            Some(value) => size("spatial_merge_size", value)?.min(64),
+            Some(value) => size("spatial_merge_size", value)?,
             None => 2,
         };
+        if merge > MAX_MERGE {
+            let expected = format!("1 to {MAX_MERGE}");
+            return Err(ModelError::field("spatial_merge_size", expected, merge.to_string()));
+        }
         let (h, i, p, m) = (u64::from(hidden), u64::from(ffn), u64::from(patch), u64::from(merge));
         self.add("patch_conv.weight", 1, h, 3 * p * p);
         self.add("ln_pre.weight", 1, 1, h);
@@ -335,7 +360,10 @@ impl Parts<'_> {
         self.add("multi_modal_projector.linear_1.weight", 1, text, last);
         let ratio =
             self.vision.get("pixel_shuffle_ratio").map(|v| float("pixel_shuffle_ratio", v)).transpose()?;
-        let ratio = ratio.unwrap_or(0.5).clamp(0.01, 1.0);
+        let ratio = ratio.unwrap_or(0.5);
+        if !(0.01..=1.0).contains(&ratio) {
+            return Err(ModelError::field("pixel_shuffle_ratio", "0.01 to 1", ratio.to_string()));
+        }
         let tokens = (patches as f64 * ratio * ratio) as u32;
         let heads = self.size("num_attention_heads", Some(16))?;
         Ok(Tower { hidden, ffn, heads, layers, patch, grid: Grid::Fixed { side, tokens } })
@@ -378,22 +406,32 @@ pub(super) fn drafted(matrices: &[Matrix], vectors: &[Vector]) -> Vec<Beside> {
     matrices.chain(vectors.iter().map(|v| beside(&v.tensor, 1, v.len.into(), v.format))).collect()
 }
 
-/// More layers that draft than these are a mistake of the configuration.
-pub(super) const MAX_DRAFTS: u64 = 64;
-
 /// The layers of Qwen3-Next and Qwen3.5 that draft: a projection, three norms, and a layer of full attention like the
 /// model's own; they share the embedding and the head.
-fn qwen_drafts(checkpoint: &Checkpoint, fields: &Fields<'_>, format: Format, model: &mut Model) {
-    let stated = fields.any(&["mtp_num_hidden_layers", "num_nextn_predict_layers"]);
+///
+/// # Errors
+/// When the configuration states more than any model has, or a layer that the model has none like.
+fn qwen_drafts(
+    checkpoint: &Checkpoint,
+    fields: &Fields<'_>,
+    format: Format,
+    model: &mut Model,
+) -> Result<(), ModelError> {
+    let mut stated = None;
+    for key in ["num_nextn_predict_layers", "mtp_num_hidden_layers"] {
+        stated = fields.get(key).map(|value| stated_drafts(key, value)).transpose()?.or(stated);
+    }
     // Qwen3-Next's configurations do not say that there is one.
     let there = || checkpoint.names().any(|name| name.starts_with("mtp.layers.0."));
-    let count = stated.map_or_else(|| u64::from(there()), |value| value.as_u64().unwrap_or(0));
+    let count = stated.unwrap_or_else(|| u32::from(there()));
+    if count == 0 {
+        return Ok(());
+    }
     let full = model.states.iter().find(|s| matches!(s, State::KvFull { .. })).copied();
-    let (Some(state), Some(count)) =
-        (full, u32::try_from(count).ok().filter(|n| (1..=MAX_DRAFTS).contains(&u64::from(*n))))
-    else {
-        return;
-    };
+    let state = full.ok_or_else(|| {
+        let what = "layers that draft beside a model without full attention";
+        ModelError::unsupported(what, "those that are like a layer of the model are")
+    })?;
     // Whatever the last layer of full attention has, the drafting layer has, and a projection and norms beside.
     let layer = model.states.iter().rposition(|s| matches!(s, State::KvFull { .. })).unwrap_or(0);
     let of_layer = |name: &str| name.contains(&format!(".layers.{layer}."));
@@ -419,4 +457,5 @@ fn qwen_drafts(checkpoint: &Checkpoint, fields: &Fields<'_>, format: Format, mod
     }
     model.extras.tensors.append(&mut tensors);
     model.extras.draft = vec![state; count as usize];
+    Ok(())
 }

@@ -304,5 +304,5 @@ pub fn shown(value: &Value) -> String {
     if let Some(word) = value.as_str().filter(|_| number(value).is_some()) {
         return word.to_owned();
     }
-    crate::error::quoted(&value.to_string())
+    crate::error::shown(value)
 }

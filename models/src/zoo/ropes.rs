@@ -103,9 +103,9 @@ fn kind(block: &Value) -> Result<&str, ModelError> {
     let stated = |key: &str| block.get(key).filter(|v| !v.is_null());
     match stated("rope_type").or_else(|| stated("type")) {
         None => Ok("default"),
-        Some(value) => value.as_str().ok_or_else(|| {
-            ModelError::field("rope_type", "a string", crate::error::quoted(&value.to_string()))
-        }),
+        Some(value) => value
+            .as_str()
+            .ok_or_else(|| ModelError::field("rope_type", "a string", crate::error::shown(value))),
     }
 }
 
@@ -113,7 +113,7 @@ fn kind(block: &Value) -> Result<&str, ModelError> {
 fn object<'v>(key: &str, value: Option<&'v Value>) -> Result<Option<&'v Value>, ModelError> {
     match value {
         Some(other) if !other.is_object() => {
-            Err(ModelError::field(key, "an object", crate::error::quoted(&other.to_string())))
+            Err(ModelError::field(key, "an object", crate::error::shown(other)))
         }
         value => Ok(value),
     }

@@ -3,6 +3,8 @@
 //! A family asks for the keys that it knows. One that it does not know may stand for a cache, a state, more layers, also
 //! where another family knows it: that is said, never guessed at.
 
+mod gguf;
+
 use super::fields::Fields;
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
@@ -142,6 +144,9 @@ pub(super) fn bears(key: &str) -> bool {
 /// The keys, in order, of the text model and of the whole, that the family which built a model of them did not ask for.
 /// Values that switch nothing on (`null`, `false`, 0, nothing) are left out.
 pub(super) fn memory_bearing(checkpoint: &Checkpoint) -> Vec<String> {
+    if let Some(meta) = checkpoint.metadata() {
+        return gguf::memory_bearing(meta, &super::stated(checkpoint).unwrap_or_default());
+    }
     let Ok(fields) = Fields::aside(checkpoint) else { return Vec::new() };
     let unused = fields.get("use_sliding_window").is_some_and(|used| used.as_bool() == Some(false));
     let mut found: Vec<String> = fields

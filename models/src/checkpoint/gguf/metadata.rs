@@ -1,6 +1,7 @@
 //! GGUF's typed key-value metadata, sliced lazily: parsing stores where values are, reading decodes them.
 
 use super::cursor::Cursor;
+use crate::checkpoint::Asked;
 use crate::checkpoint::bytes::FileBytes;
 use crate::error::{ModelError, quoted};
 use std::collections::BTreeMap;
@@ -322,6 +323,8 @@ fn scalar<'a>(kind: ValueType, bytes: &[u8]) -> Option<Value<'a>> {
 pub struct Metadata {
     bytes: Arc<FileBytes>,
     entries: BTreeMap<String, Raw>,
+    /// Keys that somebody asked for; what is left of an architecture's is unknown to the family that reads it.
+    asked: Arc<Asked>,
 }
 
 macro_rules! getters {
@@ -351,7 +354,7 @@ macro_rules! getters {
 
 impl Metadata {
     pub(super) fn new(bytes: Arc<FileBytes>) -> Self {
-        Metadata { bytes, entries: BTreeMap::new() }
+        Metadata { bytes, entries: BTreeMap::new(), asked: Arc::default() }
     }
 
     /// Reads one key and its value; a second value for a key is an error.
@@ -375,6 +378,7 @@ impl Metadata {
 
     /// Whether the key is there.
     pub fn contains(&self, key: &str) -> bool {
+        self.asked.note(key);
         self.entries.contains_key(key)
     }
 
@@ -383,6 +387,17 @@ impl Metadata {
     /// # Errors
     /// When it is a string that is not UTF-8.
     pub fn get(&self, key: &str) -> Result<Option<Value<'_>>, ModelError> {
+        self.asked.note(key);
+        self.look(key)
+    }
+
+    /// The keys that somebody asked for.
+    pub(crate) fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    /// The value of a key, for who is not the family that reads it.
+    pub(crate) fn look(&self, key: &str) -> Result<Option<Value<'_>>, ModelError> {
         let Some((key, raw)) = self.entries.get_key_value(key) else { return Ok(None) };
         let bytes = self.bytes.get(raw.range.clone()).unwrap_or(&[]);
         let value = match (raw.kind, raw.elements) {

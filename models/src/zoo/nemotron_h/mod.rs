@@ -7,7 +7,7 @@ mod drafts;
 mod gguf;
 
 use config::{Config, Kind, from_config};
-pub(super) use config::{MAX_EXPERTS, Moe, bounded, check_outer, count, moe_checked, one_of, shape_checked};
+pub(super) use config::{MAX_EXPERTS, Moe, bounded, check_outer, moe_checked, one_of, shape_checked};
 
 use super::Architecture;
 use super::mamba::{Names, linear};

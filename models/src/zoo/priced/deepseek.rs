@@ -7,7 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::model::{Latent, Model};
 use crate::zoo::Architecture;
-use crate::zoo::beside::MAX_DRAFTS;
+use crate::zoo::beside::stated_drafts;
 use crate::zoo::dense::{Defaults, Dense};
 use crate::zoo::fields::Fields;
 use crate::zoo::llama::SILU;
@@ -106,15 +106,8 @@ fn from_config(
         let ffn = experts.clone().filter(|_| sparse).map_or_else(|| dense.clone(), Ffn::Experts);
         Layer { mixer: mixer.clone(), ffn: vec![ffn], sandwich: None }
     };
-    let stated = fields.get("num_nextn_predict_layers").map(|v| (v.as_u64(), v));
-    let drafts = match stated {
-        None => 0,
-        Some((Some(n), _)) if n <= MAX_DRAFTS => n as u32,
-        Some((_, value)) => {
-            let got = crate::zoo::fields::shown(value);
-            return Err(ModelError::field("num_nextn_predict_layers", format!("0 to {MAX_DRAFTS}"), got));
-        }
-    };
+    const DRAFTS: &str = "num_nextn_predict_layers";
+    let drafts = fields.get(DRAFTS).map(|value| stated_drafts(DRAFTS, value)).transpose()?.unwrap_or(0);
     let spec = Spec {
         architecture,
         why: "multi-head latent attention has no kernel",

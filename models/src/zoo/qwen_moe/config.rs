@@ -4,12 +4,9 @@ use super::Family;
 use crate::checkpoint::Checkpoint;
 use crate::error::{ModelError, quoted};
 use crate::rope::Rope;
-use crate::zoo::beside::MAX_DRAFTS;
 use crate::zoo::fields::{Fields, Range, shown};
 use crate::zoo::llama::SILU;
-use crate::zoo::nemotron_h::{
-    MAX_EXPERTS, Moe, bounded, check_outer, count, moe_checked, one_of, shape_checked,
-};
+use crate::zoo::nemotron_h::{MAX_EXPERTS, Moe, bounded, check_outer, moe_checked, one_of, shape_checked};
 use crate::zoo::ropes::Spelling;
 use plimsoll_kernels::{AttentionShape, DeltaShape};
 
@@ -105,7 +102,7 @@ pub(super) fn from_config(checkpoint: &Checkpoint, family: Family) -> Result<Con
         tied: fields.flag("tie_word_embeddings", false)?,
         biased,
         nested: fields.is_nested(),
-        notes: notes(&fields)?,
+        notes: notes(&fields),
         rope: {
             shape_checked(shape)?;
             spelling.rope(&fields)?
@@ -114,19 +111,13 @@ pub(super) fn from_config(checkpoint: &Checkpoint, family: Family) -> Result<Con
     config.checked()
 }
 
-fn notes(fields: &Fields<'_>) -> Result<Vec<String>, ModelError> {
+fn notes(fields: &Fields<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(dtype) = fields.get("mamba_ssm_dtype").and_then(|v| v.as_str()).filter(|d| *d != "float32") {
         let dtype = quoted(dtype);
         notes.push(format!("the checkpoint asks for a recurrent state in {dtype}; it is kept in f32"));
     }
-    for key in ["mtp_num_hidden_layers", "num_nextn_predict_layers"] {
-        let drafts = u64::from(count(fields, key, 0)?);
-        if drafts > MAX_DRAFTS {
-            return Err(ModelError::field(key, format!("0 to {MAX_DRAFTS}"), drafts.to_string()));
-        }
-    }
-    Ok(notes)
+    notes
 }
 
 /// The layers: which attend, and which have experts.

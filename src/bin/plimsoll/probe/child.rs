@@ -213,7 +213,7 @@ fn admit(
     let profile = device.profile();
     let refusal = match opened.admit(geometry, profile, budget.as_ref()) {
         Ok(admitted) => return Ok((admitted, None)),
-        Err(Error::Refused(refusal)) if refusal.broke == Broke::Total => refusal,
+        Err(Error::Refused(refusal)) if matches!(refusal.broke, Broke::Total | Broke::LoadPeak) => refusal,
         Err(other) => return Err(other.into()),
     };
     if word.is_some() {
@@ -252,7 +252,7 @@ fn ended(context: u32, stop: &Stop) -> Ended {
 pub fn refused(context: u32, refusal: &Refusal) -> Ended {
     let terms = refusal.terms.iter().map(|(segment, bytes)| (segment.name().to_owned(), json!(bytes)));
     let gate = match refusal.broke {
-        Broke::Total => Some("budget"),
+        Broke::Total | Broke::LoadPeak => Some("budget"),
         Broke::Allocation | Broke::Binding => Some("allocation"),
         Broke::Limit | Broke::KvFormat | Broke::Geometry => None,
     };
