@@ -204,7 +204,7 @@ impl DeviceEntry {
             (None, None) => return None,
         };
         let source = format!("device table {} ({what}, {date})", self.name);
-        Some(Reading { bytes, total: None, source, taken: 0, excluded: Vec::new() })
+        Some(Reading { bytes, total: None, beside: 0, source, taken: 0, excluded: Vec::new() })
     }
 
     /// What a load must keep to.

@@ -152,7 +152,7 @@ impl Lasts {
     /// Of a need that is over a budget: what the operator's ceiling forbids stays forbidden, and what all of the machine
     /// less the reserve could not hold stays impossible; what is only not free it may have later.
     pub fn of(need: u64, budget: &Budget) -> Self {
-        let forbidden = budget.requested.is_some_and(|most| need > most.saturating_sub(budget.beside));
+        let forbidden = budget.requested.is_some_and(|most| need > most.saturating_sub(budget.others));
         // All that there is, and nobody else in it, less what is left for others.
         let most = budget.derived.as_ref().and_then(|reading| reading.total);
         let reserve = budget.reserve.as_ref().map_or(0, |reserve| reserve.bytes);
