@@ -13,6 +13,9 @@ pub struct Reading {
     /// it. `None` where nobody says.
     #[serde(default)]
     pub total: Option<u64>,
+    /// Bytes that were left out for what a load takes beside its buffers.
+    #[serde(default)]
+    pub beside: u64,
     /// Where from: `VK_EXT_memory_budget`, `/proc/meminfo MemAvailable`, …
     pub source: String,
     /// Seconds since the Unix epoch when it was taken.
@@ -26,7 +29,7 @@ impl Reading {
     /// A reading taken now, of which nothing is known to have been left out.
     pub fn now(bytes: u64, source: impl Into<String>) -> Self {
         let taken = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        Self { bytes, total: None, source: source.into(), taken, excluded: Vec::new() }
+        Self { bytes, total: None, beside: 0, source: source.into(), taken, excluded: Vec::new() }
     }
 }
 
@@ -68,7 +71,7 @@ pub struct Budget {
     pub reserve: Option<Setting>,
     /// What others on the device hold of the smaller value, planned and not read.
     #[serde(default)]
-    pub beside: u64,
+    pub others: u64,
     /// Which of the two values it is.
     pub won: Won,
     /// Both values and which is the smaller, in a sentence.
@@ -131,7 +134,7 @@ impl Budget {
             setting: requested.map(|(_, setting)| setting.to_owned()),
             derived,
             reserve: reserve.cloned(),
-            beside: 0,
+            others: 0,
             won,
             why,
         })
@@ -142,8 +145,8 @@ impl Budget {
     pub fn again(&self, derived: Option<Reading>) -> Option<Self> {
         let requested = self.requested.zip(self.setting.as_deref());
         let mut budget = Self::resolve_beside(requested, derived, self.reserve.as_ref())?;
-        if self.beside > 0 {
-            budget.leave(self.beside, "others");
+        if self.others > 0 {
+            budget.leave(self.others, "others");
         }
         Some(budget)
     }
@@ -153,12 +156,12 @@ impl Budget {
     pub fn load_room(&self) -> Option<u64> {
         let reserve = self.reserve.as_ref().map_or(0, |reserve| reserve.bytes);
         let reading = self.derived.as_ref()?;
-        Some(reading.bytes.saturating_sub(reserve).saturating_sub(self.beside))
+        Some(reading.bytes.saturating_sub(reserve).saturating_sub(self.others))
     }
 
     /// Takes away what others hold.
     pub(crate) fn leave(&mut self, bytes: u64, whom: &str) {
-        self.beside = self.beside.saturating_add(bytes);
+        self.others = self.others.saturating_add(bytes);
         self.bytes = self.bytes.saturating_sub(bytes);
         for text in [&mut self.source, &mut self.why] {
             text.push_str(&format!(", less {} for {whom}", grouped(bytes)));
@@ -175,7 +178,7 @@ impl Budget {
             setting: Some(setting.to_owned()),
             derived: None,
             reserve: None,
-            beside: 0,
+            others: 0,
             won: Won::Requested,
             why,
         }

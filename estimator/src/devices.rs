@@ -204,7 +204,7 @@ impl DeviceEntry {
         };
         let source = format!("device table {} ({what}, {date})", self.name);
         // A figure of a table is as it is, whenever it is asked.
-        Some(Reading { bytes, total: Some(bytes), source, taken: 0, excluded: Vec::new() })
+        Some(Reading { bytes, total: Some(bytes), beside: 0, source, taken: 0, excluded: Vec::new() })
     }
 
     /// The memory that is one pool for the host and the device, where it is.

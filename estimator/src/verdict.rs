@@ -156,12 +156,12 @@ impl Lasts {
     /// Of a need that is over a budget: what the operator's ceiling forbids stays forbidden, and what all of the machine
     /// less the reserve could not hold stays impossible; what is only not free it may have later.
     pub fn of(need: u64, budget: &Budget) -> Self {
-        let forbidden = budget.requested.is_some_and(|most| need > most.saturating_sub(budget.beside));
+        let forbidden = budget.requested.is_some_and(|most| need > most.saturating_sub(budget.others));
         // All that there is, and nobody in it but who was asked for, less what is left for others.
         let most = budget.derived.as_ref().and_then(|reading| reading.total);
         let reserve = budget.reserve.as_ref().map_or(0, |reserve| reserve.bytes);
         let impossible =
-            most.is_some_and(|most| need > most.saturating_sub(reserve).saturating_sub(budget.beside));
+            most.is_some_and(|most| need > most.saturating_sub(reserve).saturating_sub(budget.others));
         if budget.derived.is_none() || forbidden || impossible { Self::Forever } else { Self::Reading }
     }
 
@@ -311,9 +311,9 @@ fn refuse_load(need: u64, have: u64, budget: &Budget, nearest: Vec<Suggestion>) 
         }
         _ => String::new(),
     };
-    let less = match budget.beside {
+    let less = match budget.others {
         0 => less,
-        beside => format!("{less}, less {} for others", grouped(beside)),
+        others => format!("{less}, less {} for others", grouped(others)),
     };
     Refusal {
         broke: Broke::LoadPeak,

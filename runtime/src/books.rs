@@ -2,7 +2,16 @@
 //! these, and these with wgpu's own counters.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of live buffers of every device of this process.
+static LIVE: AtomicU64 = AtomicU64::new(0);
+
+/// The same.
+pub(crate) fn live_in_all() -> u64 {
+    LIVE.load(Ordering::Relaxed)
+}
 
 /// Entries of one device.
 #[derive(Debug, Default)]
@@ -80,6 +89,7 @@ impl Books {
         let id = ledger.created;
         ledger.created += 1;
         ledger.live_bytes += entry.bytes;
+        LIVE.fetch_add(entry.bytes, Ordering::Relaxed);
         ledger.peak_bytes = ledger.peak_bytes.max(ledger.live_bytes);
         ledger.live.insert(id, (load, entry));
         id
@@ -89,6 +99,7 @@ impl Books {
         let mut ledger = self.ledger();
         if let Some((_, entry)) = ledger.live.remove(&id) {
             ledger.live_bytes -= entry.bytes;
+            LIVE.fetch_sub(entry.bytes, Ordering::Relaxed);
         }
     }
 }

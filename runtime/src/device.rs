@@ -340,6 +340,7 @@ impl Device {
         usage: wgpu::BufferUsages,
         mapped: bool,
     ) -> Result<Buffer, RuntimeError> {
+        rlimit::buffers_begin();
         let live = self.totals().live_bytes;
         let out_of_memory = || RuntimeError::OutOfMemory { buffer: name.to_owned(), bytes, live };
         // A lost device hands out dead buffers without a word.

@@ -104,8 +104,8 @@ pub struct MemoryReading {
     pub available: Option<u64>,
     /// Bytes in all: the machine's, a heap's, or the limit.
     pub total: Option<u64>,
-    /// Bytes for what a load takes beside its buffers, by measurements, of memory that the driver shares with this process.
-    /// They are not in `available`.
+    /// Bytes for what a load takes beside its buffers, by measurements, of memory that the driver shares with this process,
+    /// less what earlier loads of the process took of it and keep. They are not in `available`.
     pub beside: u64,
     /// Bytes of a limit that are in use.
     pub used: Option<u64>,
@@ -157,9 +157,10 @@ impl MemoryReading {
         let most = if self.source.is_of_the_process() {
             Some(bytes.saturating_add(self.ours))
         } else {
-            self.total.map(|total| total.saturating_sub(self.beside))
+            self.total.map(|total| total.saturating_sub(rlimit::beside(self.source)))
         };
-        Some(Reading { bytes, total: most, source: self.named(), taken, excluded })
+        let (source, beside) = (self.named(), self.beside);
+        Some(Reading { bytes, total: most, beside, source, taken, excluded })
     }
 
     /// With so many bytes of our buffers on the device among what is in use.
@@ -173,7 +174,7 @@ impl MemoryReading {
         if self.source.is_limit() {
             self.used = self.total.map(|total| total.saturating_sub(available));
         }
-        self.beside = rlimit::beside(self.source);
+        self.beside = rlimit::still_beside(self.source);
         self.available = Some(available.saturating_sub(self.beside));
         if self.beside > 0 {
             let bytes = grouped(self.beside);

@@ -5,10 +5,11 @@
 //! start none is opened.
 
 use crate::memory::MemorySource;
-use crate::{RuntimeError, workers};
+use crate::{RuntimeError, books, workers};
 use plimsoll_estimator::grouped;
 use plimsoll_models::limits::{self, soft};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 
@@ -57,8 +58,8 @@ pub(crate) struct Room {
     pub left: u64,
 }
 
-/// What a load takes beside its buffers of what this source reads: of memory that the driver shares with this process.
-/// What a device has of its own holds buffers alone.
+/// What the first load of a process takes beside its buffers of what this source reads: of memory that the driver shares
+/// with this process. What a device has of its own holds buffers alone.
 pub(crate) fn beside(source: MemorySource) -> u64 {
     match source {
         MemorySource::AddressSpace => ADDRESSES.load,
@@ -69,6 +70,69 @@ pub(crate) fn beside(source: MemorySource) -> u64 {
         | MemorySource::VideoMemoryInfo
         | MemorySource::Simulated
         | MemorySource::Unknown => 0,
+    }
+}
+
+/// What a load still has to find of that. What the first one took (the driver's compiler, its heaps) stays with the process
+/// and is in what every source says is in use: left out a second time, it would refuse a load for memory that nobody
+/// will take.
+pub(crate) fn still_beside(source: MemorySource) -> u64 {
+    match (beside(source), FIRST.get()) {
+        (whole, Some(first)) if whole > 0 => {
+            still(whole, first.of(source), Has::now().of(source), books::live_in_all())
+        }
+        (whole, _) => whole,
+    }
+}
+
+/// `whole` less what a process has now beyond its live buffers and beyond what it had before the first of them.
+fn still(whole: u64, first: u64, now: u64, live: u64) -> u64 {
+    whole.saturating_sub(now.saturating_sub(live).saturating_sub(first))
+}
+
+/// What this process has, as sources count it, but for the files it maps: those are checkpoints and libraries, and what a
+/// load takes beside its buffers is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Has {
+    addresses: u64,
+    data: u64,
+    touched: u64,
+}
+
+/// What it had when the first buffer was about to be created: drivers and threads are there, and no kernel is compiled.
+static FIRST: OnceLock<Has> = OnceLock::new();
+
+/// A buffer is about to be created.
+pub(crate) fn buffers_begin() {
+    FIRST.get_or_init(Has::now);
+}
+
+impl Has {
+    fn now() -> Self {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        Self::parse(&read("/proc/self/status"), &read("/proc/self/maps"))
+    }
+
+    /// Of the texts of those files.
+    fn parse(status: &str, maps: &str) -> Self {
+        let of = |name| crate::process::line(status, name).unwrap_or(0);
+        let anonymous = maps.lines().filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (start, end) = words.next()?.split_once('-')?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            // What has no inode is no file.
+            (words.nth(3)? == "0").then_some(number(end)?.saturating_sub(number(start)?))
+        });
+        let addresses = anonymous.fold(0, u64::saturating_add);
+        Self { addresses, data: of("VmData:"), touched: of("RssAnon:").saturating_add(of("RssShmem:")) }
+    }
+
+    fn of(self, source: MemorySource) -> u64 {
+        match source {
+            MemorySource::AddressSpace => self.addresses,
+            MemorySource::DataSize => self.data,
+            _ => self.touched,
+        }
     }
 }
 
@@ -254,6 +318,33 @@ mod tests {
             let error = of(bad).unwrap_err();
             assert!(error.contains("ulimit -s") && error.contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn what_the_first_load_took_is_not_left_out_again() {
+        // Before the first buffer all of it is.
+        assert_eq!(still(320, 60, 60, 0), 320);
+        // Buffers alone, touched or not, are nothing of it.
+        assert_eq!((still(320, 60, 160, 100), still(320, 60, 90, 100)), (320, 320));
+        // A compiler that took 40 and keeps them, with the buffers and once they are gone.
+        assert_eq!((still(320, 60, 200, 100), still(320, 60, 100, 0)), (280, 280));
+        // More than was measured leaves nothing to be found, and a process that has less than at first all of it.
+        assert_eq!((still(320, 60, 800, 0), still(320, 60, 20, 0)), (0, 320));
+        // So that a limit leaves the second load what it left the first.
+        let left = |used: u64, live| 1000 - used - still(320, 60, used, live);
+        assert_eq!(left(60, 0), left(60 + 40, 0));
+    }
+
+    #[test]
+    fn files_that_are_mapped_are_nothing_that_a_load_took() {
+        let maps = "1000-3000 rw-p 00000000 00:00 0 \n\
+                    4000-4800 rw-p 00000000 00:00 0                          [heap]\n\
+                    8000-f000 r--s 00000000 08:01 77                         /models/x.gguf\nno mapping\n";
+        let status = "VmData:\t 7 kB\nRssAnon:\t 3 kB\nRssFile:\t 900 kB\nRssShmem:\t 1 kB\n";
+        let has = Has { addresses: 0x2800, data: 7 << 10, touched: 4 << 10 };
+        assert_eq!(Has::parse(status, maps), has);
+        assert_eq!(has.of(MemorySource::CgroupV1), has.of(MemorySource::MemInfo));
+        assert_eq!(Has::parse("", ""), Has::default());
     }
 
     #[test]
