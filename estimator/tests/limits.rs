@@ -178,9 +178,9 @@ fn a_refusal_by_a_reading_lasts_as_long_as_the_reading() {
     // Who was asked for beside it is there whenever the same is asked.
     let mut beside =
         set(0).budget(Some(Reading { total: Some(need), ..Reading::now(need, "feed") })).unwrap();
-    beside.beside = 1;
+    beside.others = 1;
     assert_eq!(Lasts::of(need, &beside), Lasts::Forever);
-    beside.beside = 0;
+    beside.others = 0;
     assert_eq!(Lasts::of(need, &beside), Lasts::Reading);
     // What lasts as long as a reading is gone with it; what is for good is not.
     assert!(judge(&fits, open).is_ok() && judge(&free, need).is_ok());

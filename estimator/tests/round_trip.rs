@@ -65,6 +65,7 @@ fn budgets() -> impl Strategy<Value = Option<Budget>> {
         let reading = read.map(|bytes| Reading {
             bytes,
             total: whole.then_some(bytes),
+            beside: 0,
             source: "a \"card\"\u{1b}[31m\u{202e}é".into(),
             taken: 7,
             excluded: vec!["what others hold".into()],

@@ -191,6 +191,7 @@ fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
     let own = memory.map(|bytes| Reading {
         bytes,
         total: Some(bytes),
+        beside: 0,
         source: "the fleet's file".into(),
         taken: 0,
         excluded: Vec::new(),
