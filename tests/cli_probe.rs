@@ -115,7 +115,7 @@ fn a_probe_that_ends_at_its_maximum_found_no_ceiling() {
     assert_eq!(limited["runs"][0]["ceiling_found"], true);
     let shown = plimsoll()
         .env("PLIMSOLL_CACHE_LIMIT", "3MiB")
-        .env("PLIMSOLL_MEMORY_LIMIT", "2PiB")
+        .env("PLIMSOLL_MEMORY_LIMIT", "2048TiB")
         .args(["probe", &golden(), "--chunk", "32", "--step", "64", "--max", "64", "--pause", "0"])
         .args(["--cache-limit", "5MiB"])
         .output()
