@@ -97,6 +97,10 @@ fn keys_of_other_families_are_told() {
         ("mlp_bias", json!(true)),
         ("num_medusa_heads", json!(4)),
         ("swa_layers", json!([1, 3])),
+        ("extra_embedding_size", json!(65_536)),
+        ("num_lookahead_layers", json!(2)),
+        ("num_global_layers", json!(4)),
+        ("n_side_layers", json!(4)),
     ];
     // What each of these reads itself, or refuses.
     for (config, own) in [

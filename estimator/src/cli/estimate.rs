@@ -143,6 +143,7 @@ impl Args {
         let name = &model.name;
         let any = |is: fn(&State) -> bool| model.states.iter().any(is);
         let recurrent = any(|state| state.recurrent().is_some());
+        let states = any(|state| state.recurrent().is_some_and(|shape| shape.values > 0));
         let sliding = any(|state| matches!(state, State::KvSliding { .. }));
         let scales_all =
             model.extras.vision.as_ref().is_some_and(|tower| matches!(tower.grid, Grid::Fixed { .. }));
@@ -166,6 +167,10 @@ impl Args {
             (
                 self.peer.mamba_cache.is_some() && !recurrent,
                 "--mamba-cache changes nothing: no layer is recurrent",
+            ),
+            (
+                self.peer.mamba_ssm_cache_dtype.is_some() && !states,
+                "--mamba-ssm-cache-dtype changes nothing: no layer keeps a recurrent state",
             ),
             (
                 self.peer.mla.is_some() && !any(|s| s.latent().is_some()),
