@@ -122,16 +122,17 @@ fn states_are_in_the_type_that_vllm_gives_them() {
     let no_cache = vec![("mamba_ssm_cache_dtype", Value::Null)];
     let no_ssm = vec![("mamba_ssm_dtype", Value::Null)];
     for (name, changes, block, said) in [
-        ("qwen3.5-9b", vec![], 528, "float32, 4 (mamba_ssm_dtype of the configuration"),
-        ("qwen3.5-9b", ssm("bfloat16"), 272, "bfloat16, 2 (mamba_ssm_dtype"),
-        ("qwen3.5-9b", no_ssm, 272, "the model's type, 2"),
-        // Its class reads no type at all.
-        ("qwen3-next-80b-a3b", vec![], 544, "the model's type, 2"),
-        ("qwen3-next-80b-a3b", ssm("float32"), 544, "the model's type, 2"),
-        ("qwen3-next-80b-a3b", ssm("bfloat16"), 544, "the model's type, 2"),
-        ("nemotron-3-nano-30b-a3b", vec![], 2096, "float32, 4 (mamba_ssm_cache_dtype"),
-        ("nemotron-3-nano-30b-a3b", no_cache, 2096, "float32, 4 (what this family has"),
-        ("nemotron-3-nano-30b-a3b", cache("float16"), 1072, "float16, 2 (mamba_ssm_cache_dtype"),
+        ("qwen3.5-9b", vec![], 528, "4: float32, as mamba_ssm_dtype of the configuration has it"),
+        ("qwen3.5-9b", ssm("bfloat16"), 272, "2: bfloat16, as mamba_ssm_dtype"),
+        ("qwen3.5-9b", no_ssm, 272, "2: the model's type, as this family has it"),
+        // Their classes read no type at all: start-up logs of both have these blocks.
+        ("granite-4.0-h-small", vec![], 528, "2: the model's type, as this family has it"),
+        ("qwen3-next-80b-a3b", vec![], 544, "2: the model's type, as this family has it"),
+        ("qwen3-next-80b-a3b", ssm("float32"), 544, "2: the model's type, as this family has it"),
+        ("qwen3-next-80b-a3b", ssm("bfloat16"), 544, "2: the model's type, as this family has it"),
+        ("nemotron-3-nano-30b-a3b", vec![], 2096, "4: float32, as mamba_ssm_cache_dtype"),
+        ("nemotron-3-nano-30b-a3b", no_cache, 2096, "4: float32, as this family has it"),
+        ("nemotron-3-nano-30b-a3b", cache("float16"), 1072, "2: float16, as mamba_ssm_cache_dtype"),
     ] {
         let (checkpoint, model) = changed(name, &changes);
         let report = report(Engine::Vllm, &checkpoint, &model, 8192);
@@ -145,6 +146,11 @@ fn states_are_in_the_type_that_vllm_gives_them() {
     }
     let (_, model) = changed("qwen3.5-9b", &ssm("bfloat16"));
     assert!(model.notes.iter().any(|note| note.ends_with("in f32")), "{:?}", model.notes);
+    // What asks for f32 gets it, and nothing is said.
+    for name in ["qwen3.5-9b", "nemotron-3-nano-30b-a3b"] {
+        let notes = opened(&path(name)).1.notes;
+        assert!(!notes.iter().any(|note| note.contains("recurrent state")), "{name}: {notes:?}");
+    }
     // Of a convolution alone there is no state; Mamba's is in the model's type.
     let (checkpoint, lfm) = opened(&path("lfm2-1.2b"));
     let rules = report(Engine::Vllm, &checkpoint, &lfm, 8192).rules;

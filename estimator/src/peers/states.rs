@@ -66,12 +66,9 @@ pub(super) fn of(model: &Model, asked: StateType) -> Result<Kept, PeerError> {
         ("", None, "auto")
     };
     let (name, why) = match (asked, value) {
-        (StateType::Auto, Some(value)) => (value, format!("{key} of the configuration")),
-        (StateType::Auto, None) if otherwise == "auto" => {
-            (otherwise, "no class of this family says more".into())
-        }
-        (StateType::Auto, None) => (otherwise, "what this family has without one".into()),
-        (asked, _) => (asked.name(), "as asked".into()),
+        (StateType::Auto, Some(value)) => (value, format!("as {key} of the configuration has it")),
+        (StateType::Auto, None) => (otherwise, "as this family has it".to_owned()),
+        (asked, _) => (asked.name(), "as asked".to_owned()),
     };
     let (bytes, name) = match name {
         "float32" | "float" => (4, name),
@@ -85,5 +82,6 @@ pub(super) fn of(model: &Model, asked: StateType) -> Result<Kept, PeerError> {
             return Err(PeerError::Unsupported { engine: "vllm", what });
         }
     };
-    Ok(Kept { bytes, rule: format!(" and state in {name}, {bytes} ({why}; --mamba-ssm-cache-dtype)") })
+    let rule = format!(" and state in {bytes}: {name}, {why} (--mamba-ssm-cache-dtype for another)");
+    Ok(Kept { bytes, rule })
 }

@@ -78,7 +78,7 @@ impl Architecture for NemotronH {
 
 fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(dtype) = &config.state_dtype {
+    if let Some(dtype) = config.state_dtype.as_ref().filter(|dtype| *dtype != "float32") {
         let dtype = crate::error::quoted(dtype);
         notes.push(format!("the checkpoint asks for a recurrent state in {dtype}{STATE_KEPT}"));
     }
