@@ -144,8 +144,10 @@ fn states_are_in_the_type_that_vllm_gives_them() {
             assert!(!notes.iter().any(|note| note.contains("kept in")), "{engine:?}: {notes:?}");
         }
     }
-    let (_, model) = changed("qwen3.5-9b", &ssm("bfloat16"));
-    assert!(model.notes.iter().any(|note| note.ends_with("in f32")), "{:?}", model.notes);
+    for (name, changes) in [("qwen3.5-9b", ssm("bfloat16")), ("nemotron-3-nano-30b-a3b", cache("float16"))] {
+        let notes = changed(name, &changes).1.notes;
+        assert!(notes.iter().any(|note| note.ends_with("in f32")), "{name}: {notes:?}");
+    }
     // What asks for f32 gets it, and nothing is said.
     for name in ["qwen3.5-9b", "nemotron-3-nano-30b-a3b"] {
         let notes = opened(&path(name)).1.notes;

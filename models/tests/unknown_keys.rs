@@ -353,7 +353,7 @@ fn a_key_that_stands_twice_with_two_values_is_told() {
         [format!("config.json says two things of \"hidden_size\": {last}")]
     );
     let many: String =
-        ["num_hidden_layers", "vocab_size", "head_dim", "rope_theta", "hidden_size", "hidden_act"]
+        ["num_hidden_layers", "vocab_size", "num_attention_heads", "rope_theta", "hidden_size", "hidden_act"]
             .map(|key| format!("\"{key}\": Infinity,"))
             .concat();
     let notes = told(&many);
