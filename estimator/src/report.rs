@@ -336,6 +336,16 @@ fn ours() -> String {
     "plimsoll".to_owned()
 }
 
+impl Report {
+    /// What is to be said where a limit refused that belongs to no device.
+    pub fn least_limits(&self) -> Option<&'static str> {
+        let refusal = self.refusal.as_ref().filter(|_| self.profile == "webgpu-default")?;
+        // The operator's own limit is no device's.
+        let least = self.limits.iter().any(|l| l.what == refusal.broke && l.won == Won::Derived);
+        least.then_some("these are WebGPU's least limits: --device NAME prices against those of a device")
+    }
+}
+
 impl Bytes {
     /// Name and bytes of each segment, in the order reports list them.
     pub fn segments(&self) -> [(&'static str, u64); 6] {

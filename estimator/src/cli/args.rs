@@ -67,19 +67,19 @@ pub fn kv(text: &str) -> Result<KvStore, String> {
 #[derive(Debug, Default, Args)]
 pub struct GeometryArgs {
     /// Tokens a sequence may hold [default: the model's maximum, at most 8192]
-    #[arg(long, value_name = "TOKENS", value_parser = bytes::count)]
+    #[arg(long, value_name = "TOKENS", value_parser = bytes::count, allow_negative_numbers = true)]
     pub context: Option<u32>,
     /// Sequences held at once [default: 1]
-    #[arg(long, value_name = "N", value_parser = bytes::count)]
+    #[arg(long, value_name = "N", value_parser = bytes::count, allow_negative_numbers = true)]
     pub slots: Option<u32>,
     /// Most tokens in a step [default: 512]
-    #[arg(long, value_name = "TOKENS", value_parser = bytes::count)]
+    #[arg(long, value_name = "TOKENS", value_parser = bytes::count, allow_negative_numbers = true)]
     pub chunk: Option<u32>,
     /// How keys and values are stored: f32, f16 or q8_0, and for estimates also bf16, fp8 or q4_0 [default: f16]
     #[arg(long, value_name = "FORMAT", value_parser = kv)]
     pub kv: Option<KvStore>,
     /// Prefix snapshots kept: recurrent states and what sliding windows hold
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SNAPSHOTS)))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = bytes::at_most::<MAX_SNAPSHOTS>, allow_negative_numbers = true)]
     pub snapshots: u32,
 }
 

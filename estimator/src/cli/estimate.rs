@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT")]
     pub weights: Option<String>,
     /// Tokens drafted ahead: every recurrent state is kept N + 1 times, so that a rejected draft can be taken back
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_DRAFT_DEPTH)))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = bytes::at_most::<MAX_DRAFT_DEPTH>, allow_negative_numbers = true)]
     pub draft_depth: u32,
     /// A model that drafts tokens for this one, beside it on the device: with --draft-depth, and with the same context and
     /// slots, but no longer context than it was made for. Layers of this one that draft are not loaded then
@@ -60,7 +60,7 @@ pub struct Args {
     /// A model that leaves the device before this one comes, or the bytes that become free with it: told, and added to what
     /// an adapter says is free. What a device of the table has and a --memory are for everything together: to those nothing
     /// is added
-    #[arg(long, value_name = "MODEL|BYTES")]
+    #[arg(long, value_name = "MODEL|BYTES", allow_negative_numbers = true)]
     pub replaces: Vec<String>,
     /// Images.
     #[command(flatten)]
@@ -411,6 +411,10 @@ pub fn run(
         output::file(path, html::page(&report).as_bytes())?;
     }
     if args.output.json {
+        // Text says so under the verdict.
+        warnings.extend(report.least_limits().map(str::to_owned).into_iter().inspect(|said| {
+            output::note(format_args!("plimsoll: {said}"));
+        }));
         output::document(&Warned { document: &report, warnings: &warnings, cache_limit })?;
     } else {
         output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
@@ -423,13 +427,7 @@ pub fn run(
         }
     }
     match &report.refusal {
-        Some(refusal) => {
-            // Text says so under the verdict.
-            if let Some(said) = show::least_limits(&report).filter(|_| args.output.json) {
-                output::note(format_args!("plimsoll: {said}"));
-            }
-            Err(Failure::Refused { reason: refusal.reason.clone(), details: String::new() })
-        }
+        Some(refusal) => Err(Failure::Refused { reason: refusal.reason.clone(), details: String::new() }),
         None => Ok(()),
     }
 }
