@@ -188,6 +188,9 @@ pub struct LimitPart {
     pub setting: Option<String>,
     pub won: Won,
     pub why: String,
+    /// Whether nobody says what the device allows: WebGPU's least stands for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub assumed: bool,
 }
 
 /// A refusal's part.
@@ -337,12 +340,19 @@ fn ours() -> String {
 }
 
 impl Report {
-    /// What is to be said where a limit refused that belongs to no device.
-    pub fn least_limits(&self) -> Option<&'static str> {
-        let refusal = self.refusal.as_ref().filter(|_| self.profile == "webgpu-default")?;
+    /// What is to be said where a limit refused that belongs to no device, or that nobody knows of this one.
+    pub fn least_limits(&self) -> Option<String> {
+        let refusal = self.refusal.as_ref()?;
+        let bare = self.profile == "webgpu-default";
         // The operator's own limit is no device's.
-        let least = self.limits.iter().any(|l| l.what == refusal.broke && l.won == Won::Derived);
-        least.then_some("these are WebGPU's least limits: --device NAME prices against those of a device")
+        let least = |l: &LimitPart| l.what == refusal.broke && l.won == Won::Derived && (bare || l.assumed);
+        self.limits.iter().any(least).then(|| match bare {
+            true => "these are WebGPU's least limits: --device NAME prices against those of a device".to_owned(),
+            false => format!(
+                "these are WebGPU's least limits: those of {} are not known, and it may have more; another --device has its own",
+                self.profile
+            ),
+        })
     }
 }
 

@@ -190,7 +190,10 @@ fn a_limit_on_what_is_kept_is_idle_beside_another_engine() {
 fn more_is_said_as_the_help_has_it() {
     let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(help.contains("Say more: how long it took, and of what is loaded the admitted plan"), "{help}");
+    assert!(
+        help.contains("Say more: of an estimate how long it took, of what runs the admitted plan"),
+        "{help}"
+    );
     let model = config("smollm2-135m");
     let plain = run(&[&model]).stdout;
     for verbose in ["-v", "-vv"] {
@@ -230,7 +233,16 @@ fn a_limit_of_no_device_offers_one() {
     );
     let little = String::from_utf8(run(&[&config("llama-3.1-8b"), "--memory", "2MB"]).stdout).unwrap();
     assert!(little.contains("context none") && !little.contains("least limits"), "{little}");
-    assert_eq!(run(&[&llama4, "--device", "apple-m5-ultra-512"]).status.code(), Some(0));
+    assert_eq!(run(&[&llama4, "--device", "apple-m3-ultra-256"]).status.code(), Some(0));
+    // A row of the table without limits is priced against the same, and says so.
+    let unknown = run(&[&llama4, "--device", "apple-m5-ultra-512"]);
+    let said = String::from_utf8_lossy(&unknown.stdout).into_owned();
+    assert_eq!(unknown.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("least limits: those of apple-m5-ultra-512 are not known, and it may have more"),
+        "{said}"
+    );
+    assert!(said.contains("not memory but WebGPU's least limits leave none"), "{said}");
     for other in [&["--device", "h200"][..], &["--max-binding", "1MiB"]] {
         let (code, said) = ends(&[&[llama4.as_str(), "--json"], other].concat());
         assert!(code == 3 && !said.contains(offer), "{other:?}: {said}");

@@ -118,7 +118,7 @@ fn resolved(what: &str, device: u64, requested: Option<(u64, &str)>, of: &str) -
         }
     };
     let (requested, setting) = requested.map(|(asked, setting)| (asked, setting.to_owned())).unzip();
-    LimitPart { what: what.to_owned(), bytes, device, requested, setting, won, why }
+    LimitPart { what: what.to_owned(), bytes, device, requested, setting, won, why, assumed: false }
 }
 
 /// How much of a machine may be used.

@@ -312,7 +312,14 @@ pub fn run(
     let limits = match args.peer.engine() {
         None => {
             let whole = profile.limits.clone();
-            let limits = args.limits.cap(&mut profile);
+            let mut limits = args.limits.cap(&mut profile);
+            // A row of the table may not say them.
+            if let Some((device, _)) = device {
+                for limit in &mut limits {
+                    let known = if limit.what == "binding" { device.max_binding } else { device.max_buffer };
+                    limit.assumed = known.is_none();
+                }
+            }
             args.limits.note(&whole, &profile.name);
             limits
         }
@@ -412,7 +419,7 @@ pub fn run(
     }
     if args.output.json {
         // Text says so under the verdict.
-        warnings.extend(report.least_limits().map(str::to_owned).into_iter().inspect(|said| {
+        warnings.extend(report.least_limits().into_iter().inspect(|said| {
             output::note(format_args!("plimsoll: {said}"));
         }));
         output::document(&Warned { document: &report, warnings: &warnings, cache_limit })?;
