@@ -124,8 +124,9 @@ fn resolved(what: &str, device: u64, requested: Option<(u64, &str)>, of: &str) -
 /// How much of a machine may be used.
 #[derive(Debug, Default, Args)]
 pub struct LimitArgs {
-    /// A ceiling on device memory for the steady state, e.g. 48GiB, 48GB or 1_000_000; the load's staging (the line
-    /// `load peak`) comes on top. PLIMSOLL_MEMORY_LIMIT is another ceiling
+    /// A ceiling on device memory for the steady state, e.g. 48GiB, 48GB or 1_000_000; the load's staging comes
+    /// on top of it, and the line `load peak` must fit what the machine or a --device has, less --reserve.
+    /// PLIMSOLL_MEMORY_LIMIT is another ceiling
     #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub memory: Option<u64>,
     /// Left for others of the memory that a device has (--device) or an adapter says is free; a --memory is not made
@@ -133,7 +134,7 @@ pub struct LimitArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub reserve: Option<u64>,
     /// The most that is kept without being live: prefix pages, snapshots; 0 keeps nothing [default: all free pages,
-    /// snapshots as the geometry asks]. PLIMSOLL_CACHE_LIMIT is another limit
+    /// snapshots as the geometry asks]. PLIMSOLL_CACHE_LIMIT is another limit; beside another engine's rules it changes nothing
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub cache_limit: Option<u64>,
     /// The most bytes of one buffer, where the device allows more
