@@ -184,14 +184,20 @@ proptest! {
                 let next = Geometry { context: best.context + 32, ..best.clone() };
                 prop_assert!(admitted(&best) && loads(&best) && (best.context >= longest || !admitted(&next)), "{:?}", best);
             }
-            None => prop_assert!(!admitted(&Geometry { context: 32, ..base.clone() })),
+            None => {
+                let least = Geometry { context: 32, ..base.clone() };
+                prop_assert!(!admitted(&least), "{:?}", least);
+            }
         }
         match solver.largest_slots(&base) {
             Some(best) => {
                 let next = Geometry { slots: best.slots + 1, logit_rows: best.slots + 1, ..base.clone() };
                 prop_assert!(admitted(&best) && (best.slots == 4096 || !admitted(&next)), "{:?}", best);
             }
-            None => prop_assert!(!admitted(&Geometry { slots: 1, logit_rows: 1, ..base.clone() })),
+            None => {
+                let least = Geometry { slots: 1, logit_rows: 1, ..base.clone() };
+                prop_assert!(!admitted(&least), "{:?}", least);
+            }
         }
         match solver.largest_chunk(&base) {
             Some(best) => {
@@ -199,7 +205,10 @@ proptest! {
                 let whole = best.prefill_chunk == base.context.next_multiple_of(32);
                 prop_assert!(admitted(&best) && (whole || !admitted(&next)), "{:?}", best);
             }
-            None => prop_assert!(!admitted(&Geometry { prefill_chunk: 1, ..base.clone() })),
+            None => {
+                let least = Geometry { prefill_chunk: 1, ..base.clone() };
+                prop_assert!(!admitted(&least), "{:?}", least);
+            }
         }
         for point in &solver.frontier(&base).points {
             let at = |context: u32| Geometry { context, slots: point.slots, logit_rows: point.slots, ..base.clone() };
