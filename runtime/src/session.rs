@@ -180,6 +180,7 @@ impl<S: Stepper> Session<S> {
         prompt: &str,
         options: &GenerateOptions,
     ) -> Result<Generation<'_, S>, RuntimeError> {
+        check_text(self.engine.plan().geometry.context, self.tokenizer.longest_token(), prompt.len())?;
         let ids = self.tokenizer.encode(prompt, options.add_special, options.parse_special)?;
         self.generate_ids(&ids, options)
     }
