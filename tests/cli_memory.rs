@@ -390,6 +390,26 @@ mod ulimit {
         assert!(budget.get("beside").is_none(), "{budget}");
     }
 
+    /// What is free of a limit is what a load finds, after the driver has taken its part.
+    #[test]
+    fn devices_show_what_a_load_finds() {
+        let model = speaking("ulimit-devices");
+        let args = ["run", &model, "-p", "Hello", "-n", "2", "--context", "64", "--json"];
+        for flag in ["-v", "-d"] {
+            let listed = document(&under(flag, 4_800_000, &["devices", "--json"]));
+            let found = document(&under(flag, 4_800_000, &args));
+            let memory = &listed["adapters"][0]["adapter"]["memory"];
+            let derived = &found["budget"]["derived"];
+            assert_eq!(memory["beside"], derived["beside"], "{memory}");
+            let (shown, had) = (memory["available"].as_u64().unwrap(), derived["bytes"].as_u64().unwrap());
+            // The model's own few bytes of the host are between them.
+            assert!(shown.abs_diff(had) < 64 << 20, "{flag}: {memory} {derived}");
+            let text = under(flag, 4_800_000, &["devices"]);
+            let text = String::from_utf8_lossy(&text.stdout).into_owned();
+            assert!(text.contains(&format!("ulimit {flag} of 4,915,200,000 bytes")), "{text}");
+        }
+    }
+
     /// The template's thread has a large stack: whether it is counted must not be chance.
     #[test]
     fn a_conversation_has_one_verdict() {

@@ -2,7 +2,7 @@
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
 use crate::failure::Failure;
-use crate::{load, output, run, show};
+use crate::{load, output, show, text};
 use indicatif::ProgressBar;
 use plimsoll::estimator::cli::bytes::{self, grouped};
 use plimsoll::models::ModelError;
@@ -11,7 +11,7 @@ use plimsoll::{Opened, Tokenizer};
 use serde::Serialize;
 use serde_json::json;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Flags.
 #[derive(Debug, clap::Args)]

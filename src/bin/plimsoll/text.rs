@@ -3,7 +3,8 @@
 
 use crate::failure::Failure;
 use plimsoll::runtime::request::most_text;
-use plimsoll::{Geometry, Refused, RuntimeError, Tokenizer};
+use plimsoll::runtime::{Refused, RuntimeError};
+use plimsoll::{Geometry, Tokenizer};
 use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::Path;

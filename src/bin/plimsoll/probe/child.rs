@@ -16,7 +16,7 @@ use plimsoll::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::time::{Duration, Instant};
 
 /// What a parent asks for, on standard input.
