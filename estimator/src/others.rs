@@ -251,7 +251,14 @@ mod tests {
     #[test]
     fn what_stays_is_taken_and_what_goes_is_credited_once() {
         let reading = || {
-            Some(Reading { bytes: 100, total: None, beside: 0, source: "reading".into(), taken: 1, excluded: vec![] })
+            Some(Reading {
+                bytes: 100,
+                total: None,
+                beside: 0,
+                source: "reading".into(),
+                taken: 1,
+                excluded: vec![],
+            })
         };
         let replaced = vec![Replaced { name: "old".into(), bytes: 50 }];
         let others = Others { here: vec![other(30)], replaced, credited: 0 };

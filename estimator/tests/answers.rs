@@ -587,7 +587,10 @@ fn formats_by_other_engines_rules_go_by_their_names() {
         for engine in ["vllm", "mlx"].into_iter().filter(|engine| *engine == "vllm" || k != "fp8") {
             let (code, report, _) = ask(&[&model, "--runtime", engine, "--kv-k", k, "--kv-v", v]);
             let reason = report["refusal"]["reason"].as_str().unwrap_or_default();
-            assert!(code == 3 && reason.contains(&format!("{k} and {v}")), "{engine} {k}/{v}: {code} {report}");
+            assert!(
+                code == 3 && reason.contains(&format!("{k} and {v}")),
+                "{engine} {k}/{v}: {code} {report}"
+            );
         }
     }
     assert_eq!(ask(&[&model, "--runtime", "llama.cpp", "--kv-k", "f16", "--kv-v", "f32"]).0, 0);

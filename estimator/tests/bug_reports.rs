@@ -236,7 +236,8 @@ fn report_06_readings_are_fresh_and_what_is_replaced_is_credited() {
     let feed = [(70_000, true), (48_000, false), (14_000, false), (1_900, false), (71_000, true)];
     for (step, (megabytes, admitted)) in (0u64..).zip(feed) {
         let (bytes, taken) = (megabytes * 1_000_000, 100 + 10 * step);
-        let reading = Reading { bytes, total: None, beside: 0, source: "feed".into(), taken, excluded: vec![] };
+        let reading =
+            Reading { bytes, total: None, beside: 0, source: "feed".into(), taken, excluded: vec![] };
         let budget = Budget::resolve(Some((68_300_000_000, "slice")), Some(reading.clone())).unwrap();
         assert_eq!(budget.derived, Some(reading));
         let verdict = judge(&model, &geometry, Some(&budget));

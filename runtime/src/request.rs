@@ -4,6 +4,7 @@ use crate::pool::NoRoom;
 use crate::sampler::SamplerOptions;
 use crate::{Cancel, RuntimeError};
 use plimsoll_estimator::{Plan, grouped};
+use plimsoll_models::Tokenizer;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -81,10 +82,10 @@ pub fn check_room(context: u32, prompt: usize, max_new: u32) -> Result<u32, Refu
 /// the vocabulary does not know in one piece, is more bytes than tokens have.
 const LEAST_TEXT: u64 = 1 << 20;
 
-/// The most bytes of a text that a context is asked about: as many as its tokens have if each is the `longest` of the
-/// vocabulary (bytes), and 1 MiB at least.
-pub fn most_text(context: u32, longest: usize) -> u64 {
-    u64::from(context).saturating_mul(longest as u64).max(LEAST_TEXT)
+/// The most bytes of a text that a context is asked about: as many as its tokens have if each is the longest of the
+/// vocabulary, and 1 MiB at least.
+pub fn most_text(context: u32, tokenizer: &Tokenizer) -> u64 {
+    u64::from(context).saturating_mul(tokenizer.longest_token() as u64).max(LEAST_TEXT)
 }
 
 /// Whether a text of so many bytes could fit a context. It is asked before the text is tokenized, which takes a hundred times
@@ -92,8 +93,12 @@ pub fn most_text(context: u32, longest: usize) -> u64 {
 ///
 /// # Errors
 /// [`Refused::Text`].
-pub fn check_text(context: u32, longest: usize, bytes: usize) -> Result<(), Refused> {
-    let most = most_text(context, longest);
+pub fn check_text(context: u32, tokenizer: &Tokenizer, bytes: usize) -> Result<(), Refused> {
+    // The vocabulary is looked through only where that can matter.
+    if bytes as u64 <= LEAST_TEXT {
+        return Ok(());
+    }
+    let most = most_text(context, tokenizer);
     if bytes as u64 > most { Err(Refused::Text { most, context }) } else { Ok(()) }
 }
 

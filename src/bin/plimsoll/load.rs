@@ -139,7 +139,7 @@ pub fn check_length(geometry: &Geometry, prompt: usize, max_new: u32) -> Result<
 
 /// Whether a text could fit the context, before it is tokenized.
 pub fn check_text(geometry: &Geometry, tokenizer: &Tokenizer, text: &str) -> Result<(), RuntimeError> {
-    request::check_text(geometry.context, tokenizer.longest_token(), text.len())?;
+    request::check_text(geometry.context, tokenizer, text.len())?;
     Ok(())
 }
 

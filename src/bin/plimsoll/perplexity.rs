@@ -145,7 +145,8 @@ const MOST_TEXT: u64 = 64 << 20;
 
 fn read(path: &Path) -> Result<String, Failure> {
     let text = std::fs::File::open(path).and_then(|file| {
-        let long = || std::io::Error::other(format!("expected a text of at most {MOST_TEXT} bytes, got more"));
+        let long =
+            || std::io::Error::other(format!("expected a text of at most {MOST_TEXT} bytes, got more"));
         text::bounded(file, MOST_TEXT)?.ok_or_else(long)
     });
     text.map_err(|error| Failure::file("read", path, error))

@@ -22,7 +22,7 @@ pub struct Most {
 impl Most {
     pub fn of(geometry: &Geometry, tokenizer: &Tokenizer) -> Self {
         let context = geometry.context;
-        Self { bytes: most_text(context, tokenizer.longest_token()), context }
+        Self { bytes: most_text(context, tokenizer), context }
     }
 
     fn refusal(self) -> Failure {
@@ -104,7 +104,9 @@ mod tests {
         for long in [&b"abcde"[..], "abc\u{e9}".as_bytes()] {
             let refused = MOST.read(long).unwrap().unwrap_err();
             assert_eq!(refused.code(), 3);
-            assert!(refused.message().contains("more than 4 bytes") && refused.message().contains("context of 2"));
+            assert!(
+                refused.message().contains("more than 4 bytes") && refused.message().contains("context of 2")
+            );
         }
         assert!(MOST.read(io::repeat(b'a')).unwrap().is_err());
         assert!(MOST.read(&[0xff][..]).is_err());

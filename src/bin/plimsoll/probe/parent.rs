@@ -273,7 +273,8 @@ mod tests {
         let ended = died(64, ExitStatus::from_raw(9), "loading", "a\nb", (Some(true), None));
         assert_eq!((ended.why.as_str(), ended.signal), ("killed", Some(9)));
         assert_eq!(ended.gate.as_deref(), Some("physical-memory"));
-        let killed = "its process was ended by signal 9, as the system ends what it has no memory for, while loading";
+        let killed =
+            "its process was ended by signal 9, as the system ends what it has no memory for, while loading";
         assert_eq!(ended.reason, killed);
         // Only what was said as an error is a cause.
         let notice = "plimsoll: no MODEL is named: plimsoll-demo, the bundled one";
