@@ -63,7 +63,9 @@ fn runtime_code(error: &RuntimeError) -> u8 {
         RuntimeError::Model(error) => model_code(error),
         // An operator's mistake, not the device's: the request is out of range, or longer than what was admitted.
         RuntimeError::Refused(refused) => match refused {
-            plimsoll_runtime::Refused::TooLong { .. } | plimsoll_runtime::Refused::Pool(_) => 3,
+            plimsoll_runtime::Refused::TooLong { .. }
+            | plimsoll_runtime::Refused::Text { .. }
+            | plimsoll_runtime::Refused::Pool(_) => 3,
             plimsoll_runtime::Refused::EmptyPrompt => 5,
             _ => 2,
         },

@@ -40,7 +40,7 @@ pub use plimsoll_models::chat::{ChatTemplate, Message, RenderOptions};
 pub use plimsoll_models::{Checkpoint, Model, Registry, Tokenizer};
 pub use plimsoll_runtime::{
     AdapterChoice, Cancel, Device, DeviceOptions, Engine, FinishReason, GenerateOptions, LoadProgress,
-    MemoryFeed, Runtime, SamplerOptions,
+    MemoryFeed, Refused, Runtime, RuntimeError, SamplerOptions,
 };
 
 mod demo;

@@ -170,3 +170,42 @@ fn threads_that_cannot_be_started_are_an_error() {
     assert_eq!(code(&output), 6, "{}", stderr(&output));
     assert!(stderr(&output).contains("no threads to work with"), "{}", stderr(&output));
 }
+
+/// What never ends is not read to its end: no more of a prompt is than could fit, and none of it is tokenized then.
+#[cfg(target_os = "linux")]
+#[test]
+fn texts_that_do_not_end_are_refused() {
+    use std::fs::File;
+    use std::process::Stdio;
+
+    let model = speaking("hostile-endless");
+    let input = |path: &str, args: &[&str]| {
+        let input = Stdio::from(File::open(path).unwrap());
+        plimsoll().args(args).stdin(input).output().unwrap()
+    };
+    let small = ["--context", "64", "-n", "2"];
+    for (args, expected, says) in [
+        (vec!["run", &model, "--file", "/dev/zero"], 3, "more than 1,048,576 bytes"),
+        (vec!["run", &model, "--file", "/dev/full"], 3, "a context of 64"),
+        (vec!["run", &model, "--chat"], 3, "more than 1,048,576 bytes"),
+        (vec!["run", &model], 3, "more than 1,048,576 bytes"),
+        (vec!["chat", &model], 3, "more than 1,048,576 bytes"),
+    ] {
+        let output = input("/dev/zero", &[&args[..], &small].concat());
+        assert_eq!(code(&output), expected, "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{args:?}: {}", stderr(&output));
+    }
+    let output = run(&["perplexity", &model, "--file", "/dev/zero", "--window", "16"]);
+    assert_eq!(code(&output), 5, "{}", stderr(&output));
+    assert!(stderr(&output).contains("at most 67108864 bytes"), "{}", stderr(&output));
+
+    // A line that is too long is no end of a conversation.
+    let lines = scratch("hostile-lines").join("lines");
+    std::fs::write(&lines, format!("{}\nHi\n", "a".repeat((1 << 20) + 1))).unwrap();
+    let output = input(lines.to_str().unwrap(), &["chat", &model, "--json", "--context", "64", "-n", "2"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let found = document(&output);
+    assert_eq!(found["failed"].as_array().map(Vec::len), Some(1), "{found}");
+    assert!(found["failed"][0]["error"].as_str().unwrap().contains("more than 1,048,576 bytes"), "{found}");
+    assert_eq!(found["messages"][0]["content"], "Hi", "{found}");
+}

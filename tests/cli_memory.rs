@@ -88,6 +88,15 @@ fn every_document_of_a_load_says_what_came_back() {
         assert_eq!(bytes(&found, "/freed/unload/released"), bytes(&found, "/bytes/total"), "{args:?}");
         assert_eq!(found["freed"]["trim"]["by"], "trim", "{args:?}");
     }
+    // In words for people, too.
+    for args in [vec!["chat", &model], vec!["logits", &model, "--prompt", "Hello", "--out", &out]] {
+        let shown = run(&[&args[..], &["-v"]].concat());
+        assert_eq!(code(&shown), 0, "{args:?}: {}", stderr(&shown));
+        for begins in ["free      ", "trim released", "unload released"] {
+            let said = stderr(&shown).lines().any(|line| line.starts_with(begins));
+            assert!(said, "{args:?}: {begins}: {}", stderr(&shown));
+        }
+    }
 }
 
 /// What was resolved of the limits stands in every report of rates, asked for or not.
@@ -340,6 +349,65 @@ mod ulimit {
             assert!(stderr(&output).contains(&format!("ulimit {flag}")), "{}", stderr(&output));
         }
         assert_eq!(code(&under("-d", 4_000_000, &["devices"])), 0);
+    }
+
+    /// What the first load took beside its buffers stays with the process and is not looked for again by the next one: a
+    /// later point of a sweep is not refused, for good at that, where the first one ran.
+    fn a_sweep_runs_where_its_largest_point_does(flag: &str) {
+        let model = speaking(&format!("ulimit-sweep{flag}"));
+        let bench = ["bench", &model, "-p", "8", "-n", "2", "-r", "3", "--json"];
+        let least = least(flag, &[&bench[..], &["--context", "128"]].concat());
+        let output = under(flag, least + 2000, &[&bench[..], &["--sweep", "context=64,128"]].concat());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let found = document(&output);
+        assert_eq!(found["arms"].as_array().map(Vec::len), Some(2), "{found}");
+    }
+
+    #[test]
+    fn a_sweep_runs_under_a_limit_on_addresses() {
+        a_sweep_runs_where_its_largest_point_does("-v");
+    }
+
+    #[test]
+    fn a_sweep_runs_under_a_limit_on_data() {
+        a_sweep_runs_where_its_largest_point_does("-d");
+    }
+
+    /// What was left out of a reading for a load is one figure, and what others hold another.
+    #[test]
+    fn a_budget_says_what_was_left_out_of_its_reading() {
+        let model = speaking("ulimit-beside");
+        let args = ["run", &model, "-p", "Hello", "-n", "2", "--context", "64", "--json"];
+        let found = document(&under("-d", 4_000_000, &args));
+        let budget = &found["budget"];
+        assert_eq!(budget["derived"]["beside"], 335_544_320, "{budget}");
+        assert_eq!(budget["others"], 0, "{budget}");
+        assert!(budget.get("beside").is_none(), "{budget}");
+        // An estimate has no reading, and the same keys.
+        let found = good(&["estimate", &model, "--memory", "1GB", "--json"]);
+        let budget = &found["budget"];
+        assert_eq!((&budget["derived"], &budget["others"]), (&Value::Null, &0.into()), "{budget}");
+        assert!(budget.get("beside").is_none(), "{budget}");
+    }
+
+    /// What is free of a limit is what a load finds, after the driver has taken its part.
+    #[test]
+    fn devices_show_what_a_load_finds() {
+        let model = speaking("ulimit-devices");
+        let args = ["run", &model, "-p", "Hello", "-n", "2", "--context", "64", "--json"];
+        for flag in ["-v", "-d"] {
+            let listed = document(&under(flag, 4_800_000, &["devices", "--json"]));
+            let found = document(&under(flag, 4_800_000, &args));
+            let memory = &listed["adapters"][0]["adapter"]["memory"];
+            let derived = &found["budget"]["derived"];
+            assert_eq!(memory["beside"], derived["beside"], "{memory}");
+            let (shown, had) = (memory["available"].as_u64().unwrap(), derived["bytes"].as_u64().unwrap());
+            // The model's own few bytes of the host are between them.
+            assert!(shown.abs_diff(had) < 64 << 20, "{flag}: {memory} {derived}");
+            let text = under(flag, 4_800_000, &["devices"]);
+            let text = String::from_utf8_lossy(&text.stdout).into_owned();
+            assert!(text.contains(&format!("ulimit {flag} of 4,915,200,000 bytes")), "{text}");
+        }
     }
 
     /// The template's thread has a large stack: whether it is counted must not be chance.

@@ -31,16 +31,6 @@ pub fn parse(text: &str) -> Result<u64, String> {
     };
     let number = number.trim();
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    // More digits than any machine's bytes have are a number all the same.
-    let digits = |text: &str, most: usize| -> Option<u128> {
-        let bare: String = text.chars().filter(|&c| c != '_').collect();
-        let good = !bare.is_empty()
-            && bare.len() <= most
-            && bare.bytes().all(|b| b.is_ascii_digit())
-            && !text.starts_with('_')
-            && !text.ends_with('_');
-        good.then(|| bare.parse().unwrap_or(u128::MAX))
-    };
     let (Some(whole), Some(part)) = (digits(whole, usize::MAX), digits(fraction, 18)) else {
         return Err(wrong("not a number"));
     };
@@ -59,6 +49,18 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Reads at most so many digits, between which there may be `_`. More than any machine's bytes have are a number all the
+/// same.
+fn digits(text: &str, most: usize) -> Option<u128> {
+    let bare: String = text.chars().filter(|&c| c != '_').collect();
+    let good = !bare.is_empty()
+        && bare.len() <= most
+        && bare.bytes().all(|b| b.is_ascii_digit())
+        && !text.starts_with('_')
+        && !text.ends_with('_');
+    good.then(|| bare.parse().unwrap_or(u128::MAX))
+}
+
 /// The same, where an amount of nothing is no amount: a limit of 0 bytes would refuse everything.
 ///
 /// # Errors
@@ -75,11 +77,21 @@ pub fn positive(text: &str) -> Result<u64, String> {
 /// # Errors
 /// What was expected, in a sentence.
 pub fn count(text: &str) -> Result<u32, String> {
-    let bare: String = text.trim().chars().filter(|&c| c != '_').collect();
-    match bare.parse::<u32>() {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("expected a whole number from 1 to {}", u32::MAX)),
-    }
+    within(text, 1, u32::MAX)
+}
+
+/// Reads a count that may be none, up to `MOST`.
+///
+/// # Errors
+/// What was expected, in a sentence.
+pub fn at_most<const MOST: u32>(text: &str) -> Result<u32, String> {
+    within(text, 0, MOST)
+}
+
+fn within(text: &str, least: u32, most: u32) -> Result<u32, String> {
+    let number = digits(text.trim(), usize::MAX).and_then(|number| u32::try_from(number).ok());
+    let number = number.filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
 }
 
 #[cfg(test)]
@@ -147,8 +159,12 @@ mod tests {
     #[test]
     fn counts() {
         assert_eq!(count("8_192"), Ok(8192));
-        for text in ["0", "-1", "4294967296", "1.5", "", "many"] {
-            assert!(count(text).is_err(), "{text}");
+        for text in ["0", "-1", "4294967296", "1.5", "", "many", "+5", "_8", "8_", "0x10", "１"] {
+            assert!(count(text).unwrap_err().contains("from 1 to 4294967295"), "{text}");
+        }
+        assert_eq!((at_most::<64>("0"), at_most::<64>("64")), (Ok(0), Ok(64)));
+        for text in ["65", "-1", "", "many", "+5", "4294967296", &"9".repeat(60)] {
+            assert!(at_most::<64>(text).unwrap_err().contains("from 0 to 64"), "{text}");
         }
     }
 

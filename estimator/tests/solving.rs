@@ -5,9 +5,13 @@ mod common;
 
 use common::hybrid::Hybrid;
 use common::{Toy, open};
+use plimsoll_estimator::budget::Setting;
 use plimsoll_estimator::plan::Segment;
 use plimsoll_estimator::report::Question;
-use plimsoll_estimator::{Budget, Coefficients, Geometry, Overhead, Plan, PlanError, Pricer, Report, Solver};
+use plimsoll_estimator::verdict::{Broke, admit};
+use plimsoll_estimator::{
+    Budget, Coefficients, Geometry, Overhead, Plan, PlanError, Pricer, Reading, Report, Solver, Verdict,
+};
 use plimsoll_kernels::{AttentionShape, KvFormat, Limits, Profile};
 use plimsoll_models::Model;
 use plimsoll_models::graph::{Op, Rows};
@@ -139,6 +143,92 @@ proptest! {
             prop_assert!(point.context == longest || !fits(&at(point.context + 32)), "{:?}", point);
         }
         prop_assert!(frontier.points.windows(2).all(|w| w[1].slots == 2 * w[0].slots && w[1].context <= w[0].context));
+    }
+
+    /// Where a reading below the ceiling binds, by the load's peak or by the total, each answer is admitted, and one unit more
+    /// is refused.
+    #[test]
+    fn answers_are_admitted_where_a_reading_binds(
+        which in 0usize..5, slots in 1u32..4, pages in 1u32..60, chunk in 1u32..200, part in 60u64..260,
+        held in 0u64..40_000, reserved in 0u64..40_000, measured in 0u64..5000, above in 0u64..3,
+    ) {
+        let (_, model) = &models()[which];
+        let profile = profile(128 << 20);
+        let pricer = Pricer::new(model, &profile);
+        let base = geometry(pages * 32, slots, chunk, KvFormat::F16);
+        let Ok(price) = pricer.price(&base) else { return Ok(()) };
+        let overhead = Overhead { bytes: measured, measured: true };
+        // The reading holds a part of the load's peak; the ceiling is that, a little more, or far more.
+        let room = (price.total() + price.staging) / 100 * part;
+        let reserve = Setting { bytes: reserved, name: "reserve".into() };
+        let reading = Reading::now(room + reserved + held, "card");
+        let ceiling = room + held + above * above * price.staging;
+        let mut budget = Budget::resolve_beside(Some((ceiling, "ceiling")), Some(reading), Some(&reserve)).unwrap();
+        budget.others = held;
+        budget.bytes = budget.bytes.saturating_sub(held);
+        prop_assert_eq!(budget.load_room(), Some(room));
+        let solver = Solver { pricer: &pricer, budget: Some(&budget), overhead, company: None };
+        let admitted = |geometry: &Geometry| {
+            let verdict = admit(model, geometry, &profile, Some(&budget), overhead).unwrap();
+            matches!(verdict, Verdict::Admitted(_))
+        };
+        // The forward model, by itself.
+        let loads = |geometry: &Geometry| Plan::new(model, geometry, &profile).is_ok_and(|plan| {
+            plan.total() + overhead.bytes <= budget.bytes && plan.load_peak() + overhead.bytes <= room
+        });
+        prop_assert_eq!((solver.fits(&base).is_some(), admitted(&base)), (loads(&base), loads(&base)));
+
+        let longest = solver.longest(&base).next_multiple_of(32);
+        match solver.largest_context(&base) {
+            Some(best) => {
+                let next = Geometry { context: best.context + 32, ..best.clone() };
+                prop_assert!(admitted(&best) && loads(&best) && (best.context >= longest || !admitted(&next)), "{:?}", best);
+            }
+            None => {
+                let least = Geometry { context: 32, ..base.clone() };
+                prop_assert!(!admitted(&least), "{:?}", least);
+            }
+        }
+        match solver.largest_slots(&base) {
+            Some(best) => {
+                let next = Geometry { slots: best.slots + 1, logit_rows: best.slots + 1, ..base.clone() };
+                prop_assert!(admitted(&best) && (best.slots == 4096 || !admitted(&next)), "{:?}", best);
+            }
+            None => {
+                let least = Geometry { slots: 1, logit_rows: 1, ..base.clone() };
+                prop_assert!(!admitted(&least), "{:?}", least);
+            }
+        }
+        match solver.largest_chunk(&base) {
+            Some(best) => {
+                let next = Geometry { prefill_chunk: best.prefill_chunk + 1, ..base.clone() };
+                let whole = best.prefill_chunk == base.context.next_multiple_of(32);
+                prop_assert!(admitted(&best) && (whole || !admitted(&next)), "{:?}", best);
+            }
+            None => {
+                let least = Geometry { prefill_chunk: 1, ..base.clone() };
+                prop_assert!(!admitted(&least), "{:?}", least);
+            }
+        }
+        for point in &solver.frontier(&base).points {
+            let at = |context: u32| Geometry { context, slots: point.slots, logit_rows: point.slots, ..base.clone() };
+            prop_assert!(admitted(&at(point.context)), "{:?}", point);
+            prop_assert!(point.context >= longest || !admitted(&at(point.context + 32)), "{:?}", point);
+        }
+        if let Verdict::Refused(refusal) = admit(model, &base, &profile, Some(&budget), overhead).unwrap() {
+            prop_assert!(matches!(refusal.broke, Broke::Total | Broke::LoadPeak), "{:?}", refusal);
+            for near in &refusal.nearest {
+                prop_assert!(admitted(&near.geometry()), "{:?}", near);
+            }
+        }
+        let (checkpoint, _) = open("configs/mamba2-130m-hf.json");
+        let question = Question {
+            checkpoint: &checkpoint, model, geometry: &base, profile: &profile, budget: Some(&budget), overhead, company: None,
+        };
+        for rung in &Report::priced(&pricer, &question).unwrap().ladder {
+            let fits = admitted(&Geometry { context: rung.context, ..base.clone() });
+            prop_assert_eq!(rung.verdict == "fits", fits, "{:?}", rung);
+        }
     }
 
     /// Numbers at the ends of their types are priced or refused, whatever the model.

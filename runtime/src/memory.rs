@@ -45,7 +45,7 @@ pub enum MemorySource {
 
 impl MemorySource {
     /// Whether it is a limit of this process and nobody else's.
-    fn is_of_the_process(self) -> bool {
+    pub fn is_of_the_process(self) -> bool {
         matches!(self, Self::AddressSpace | Self::DataSize)
     }
 

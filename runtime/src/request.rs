@@ -3,7 +3,8 @@
 use crate::pool::NoRoom;
 use crate::sampler::SamplerOptions;
 use crate::{Cancel, RuntimeError};
-use plimsoll_estimator::Plan;
+use plimsoll_estimator::{Plan, grouped};
+use plimsoll_models::Tokenizer;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -75,6 +76,30 @@ pub fn check_room(context: u32, prompt: usize, max_new: u32) -> Result<u32, Refu
         Some(tokens) if tokens <= context => Ok(tokens),
         _ => Err(Refused::TooLong { prompt, max_new, context }),
     }
+}
+
+/// Texts up to so many bytes are always tokenized: that takes no time, and what a normalizer takes out of a text, or what
+/// the vocabulary does not know in one piece, is more bytes than tokens have.
+const LEAST_TEXT: u64 = 1 << 20;
+
+/// The most bytes of a text that a context is asked about: as many as its tokens have if each is the longest of the
+/// vocabulary, and 1 MiB at least.
+pub fn most_text(context: u32, tokenizer: &Tokenizer) -> u64 {
+    u64::from(context).saturating_mul(tokenizer.longest_token() as u64).max(LEAST_TEXT)
+}
+
+/// Whether a text of so many bytes could fit a context. It is asked before the text is tokenized, which takes a hundred times
+/// its memory.
+///
+/// # Errors
+/// [`Refused::Text`].
+pub fn check_text(context: u32, tokenizer: &Tokenizer, bytes: usize) -> Result<(), Refused> {
+    // The vocabulary is looked through only where that can matter.
+    if bytes as u64 <= LEAST_TEXT {
+        return Ok(());
+    }
+    let most = most_text(context, tokenizer);
+    if bytes as u64 > most { Err(Refused::Text { most, context }) } else { Ok(()) }
 }
 
 /// A request of one engine.
@@ -174,6 +199,18 @@ pub enum Refused {
         prompt: u32,
         /// New tokens asked for.
         max_new: u32,
+        /// Tokens of the admitted context.
+        context: u32,
+    },
+    /// The text is longer than any that fits the admitted context; it was not tokenized.
+    #[error(
+        "the text has more than {} bytes, the most that is read for a context of {context}: expected a shorter text or a \
+         larger context",
+        grouped(*most)
+    )]
+    Text {
+        /// The most bytes that are read.
+        most: u64,
         /// Tokens of the admitted context.
         context: u32,
     },

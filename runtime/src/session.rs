@@ -1,7 +1,7 @@
 //! Text in, text out: requests as prompts, answers as pieces of text that never split a character and never show a
 //! stop string.
 
-use crate::request::{Event, FinishReason, Request, RequestId, What};
+use crate::request::{Event, FinishReason, Request, RequestId, What, check_text};
 use crate::sampler::SamplerOptions;
 use crate::step::Stepper;
 use crate::stop::StopStrings;
@@ -180,6 +180,7 @@ impl<S: Stepper> Session<S> {
         prompt: &str,
         options: &GenerateOptions,
     ) -> Result<Generation<'_, S>, RuntimeError> {
+        check_text(self.engine.plan().geometry.context, &self.tokenizer, prompt.len())?;
         let ids = self.tokenizer.encode(prompt, options.add_special, options.parse_special)?;
         self.generate_ids(&ids, options)
     }

@@ -178,6 +178,16 @@ fn models_that_keep_only_recurrent_states_answer_too() {
 }
 
 #[test]
+fn a_text_that_cannot_fit_is_not_tokenized() {
+    let engine = Engine::new(Fake::new(recurrent_plan(256, 1, 16, false))).unwrap();
+    let mut session = Session::new(engine, tokenizer());
+    let long = "a".repeat((1 << 20) + 1);
+    let refused = session.generate(&long, &GenerateOptions::greedy(1)).err().unwrap();
+    let expected = Refused::Text { most: 1 << 20, context: 256 };
+    assert!(matches!(&refused, RuntimeError::Refused(why) if *why == expected), "{refused}");
+}
+
+#[test]
 fn what_can_never_run_is_known_before_anything_is_loaded() {
     let (tokenizer, plan) = (tokenizer(), plan(256, 1, 16, 1));
     let ask = |ids: &[u32], options: &GenerateOptions| options.request(ids, &tokenizer, &plan);

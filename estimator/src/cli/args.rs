@@ -68,19 +68,19 @@ pub fn kv(text: &str) -> Result<KvStore, String> {
 #[derive(Debug, Default, Args)]
 pub struct GeometryArgs {
     /// Tokens a sequence may hold [default: the model's maximum, at most 8192]
-    #[arg(long, value_name = "TOKENS", value_parser = bytes::count)]
+    #[arg(long, value_name = "TOKENS", value_parser = bytes::count, allow_negative_numbers = true)]
     pub context: Option<u32>,
     /// Sequences held at once [default: 1]
-    #[arg(long, value_name = "N", value_parser = bytes::count)]
+    #[arg(long, value_name = "N", value_parser = bytes::count, allow_negative_numbers = true)]
     pub slots: Option<u32>,
     /// Most tokens in a step [default: 512]
-    #[arg(long, value_name = "TOKENS", value_parser = bytes::count)]
+    #[arg(long, value_name = "TOKENS", value_parser = bytes::count, allow_negative_numbers = true)]
     pub chunk: Option<u32>,
     /// How keys and values are stored: f32, f16 or q8_0, and for estimates also bf16, fp8 or q4_0 [default: f16]
     #[arg(long, value_name = "FORMAT", value_parser = kv)]
     pub kv: Option<KvStore>,
     /// Prefix snapshots kept: recurrent states and what sliding windows hold
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SNAPSHOTS)))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = bytes::at_most::<MAX_SNAPSHOTS>, allow_negative_numbers = true)]
     pub snapshots: u32,
 }
 
@@ -119,14 +119,15 @@ fn resolved(what: &str, device: u64, requested: Option<(u64, &str)>, of: &str) -
         }
     };
     let (requested, setting) = requested.map(|(asked, setting)| (asked, setting.to_owned())).unzip();
-    LimitPart { what: what.to_owned(), bytes, device, requested, setting, won, why }
+    LimitPart { what: what.to_owned(), bytes, device, requested, setting, won, why, assumed: false }
 }
 
 /// How much of a machine may be used.
 #[derive(Debug, Default, Args)]
 pub struct LimitArgs {
-    /// A ceiling on device memory for the steady state, e.g. 48GiB, 48GB or 1_000_000; the load's staging (the line
-    /// `load peak`) comes on top. PLIMSOLL_MEMORY_LIMIT is another ceiling
+    /// A ceiling on device memory for the steady state, e.g. 48GiB, 48GB or 1_000_000; the load's staging comes
+    /// on top of it, and the line `load peak` must fit what the machine or a --device has, less --reserve.
+    /// PLIMSOLL_MEMORY_LIMIT is another ceiling
     #[arg(long, value_name = "BYTES", value_parser = bytes::positive, allow_hyphen_values = true)]
     pub memory: Option<u64>,
     /// Left for others of the memory that a device has (--device) or an adapter says is free; a --memory is not made
@@ -134,7 +135,7 @@ pub struct LimitArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub reserve: Option<u64>,
     /// The most that is kept without being live: prefix pages, snapshots; 0 keeps nothing [default: all free pages,
-    /// snapshots as the geometry asks]. PLIMSOLL_CACHE_LIMIT is another limit
+    /// snapshots as the geometry asks]. PLIMSOLL_CACHE_LIMIT is another limit; beside another engine's rules it changes nothing
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, allow_hyphen_values = true)]
     pub cache_limit: Option<u64>,
     /// The most bytes of one buffer, where the device allows more

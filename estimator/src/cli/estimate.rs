@@ -1,6 +1,7 @@
 //! The verb `estimate`: prices a model, judges the price, looks around it.
 
-use super::args::{GeometryArgs, LimitArgs, Output, build, kv, on_hub, open};
+use super::args::{GeometryArgs, LimitArgs, Output, build, kv};
+use super::beside::{companions, others, shorter};
 use super::modes::Given;
 use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
@@ -8,11 +9,11 @@ use crate::budget::{Budget, Reading};
 use crate::chart::chart;
 use crate::company::{Company, LoadRoom};
 use crate::devices::{DeviceError, DeviceTable};
-use crate::error::{PlanError, grouped};
+use crate::error::grouped;
 use crate::geometry::{Geometry, Images, KvPair, KvStore, MAX_DRAFT_DEPTH, Priced};
 use crate::html;
 use crate::images;
-use crate::others::{Other, Others, Replaced, Role};
+use crate::others::Others;
 use crate::peers;
 use crate::policy::{CACHE_VARIABLE, CacheLimit, MemoryPolicy};
 use crate::pricer::Pricer;
@@ -46,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT")]
     pub weights: Option<String>,
     /// Tokens drafted ahead: every recurrent state is kept N + 1 times, so that a rejected draft can be taken back
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_DRAFT_DEPTH)))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = bytes::at_most::<MAX_DRAFT_DEPTH>, allow_negative_numbers = true)]
     pub draft_depth: u32,
     /// A model that drafts tokens for this one, beside it on the device: with --draft-depth, and with the same context and
     /// slots, but no longer context than it was made for. Layers of this one that draft are not loaded then
@@ -59,7 +60,7 @@ pub struct Args {
     /// A model that leaves the device before this one comes, or the bytes that become free with it: told, and added to what
     /// an adapter says is free. What a device of the table has and a --memory are for everything together: to those nothing
     /// is added
-    #[arg(long, value_name = "MODEL|BYTES")]
+    #[arg(long, value_name = "MODEL|BYTES", allow_negative_numbers = true)]
     pub replaces: Vec<String>,
     /// Images.
     #[command(flatten)]
@@ -189,62 +190,6 @@ pub struct Machine {
     pub reading: Option<Reading>,
 }
 
-/// The models that are named beside this one; their files are added to `inputs`.
-fn companions(args: &Args, inputs: &mut Vec<PathBuf>) -> Result<Vec<(Role, Model)>, Failure> {
-    let drafts = args.draft.iter().map(|path| (path, Role::Draft));
-    let all = drafts.chain(args.beside.iter().map(|path| (path, Role::Beside)));
-    let mut opened = |path: &PathBuf| {
-        let checkpoint = open(path)?;
-        inputs.extend(checkpoint.files());
-        build(&checkpoint, Some(path))
-    };
-    all.map(|(path, role)| Ok((role, opened(path)?))).collect()
-}
-
-/// Prices everything else that is named: what stays on the device, and what leaves it, whose files are added to `inputs`.
-fn others(
-    args: &Args,
-    company: &Company<'_>,
-    geometry: &Geometry,
-    profile: &Profile,
-    inputs: &mut Vec<PathBuf>,
-) -> Result<Others, Failure> {
-    // What stands against one of them is in the verdict.
-    let mut others = Others { here: company.able(geometry), ..Others::default() };
-    for text in &args.replaces {
-        let path = Path::new(text);
-        let there = on_hub(path).is_some() || path.exists();
-        let replaced = match bytes::positive(text) {
-            Ok(bytes) if !there => Replaced { name: "what is replaced".into(), bytes },
-            Err(why) if !there => {
-                return Err(Failure::Usage(format!("--replaces {text:?}: no such file, and {why}")));
-            }
-            _ => {
-                let checkpoint = open(path)?;
-                inputs.extend(checkpoint.files());
-                let model = build(&checkpoint, Some(path))?;
-                let other = match args.peer.engine() {
-                    Some(engine) => {
-                        let options = args.peer.options(args.limits.max_allocation);
-                        Other::of_engine(&model, Role::Beside, geometry, engine, &options)
-                    }
-                    None => Other::model(&Pricer::new(&model, profile), Role::Beside, geometry),
-                };
-                let unknown = |error: PlanError| ModelError::Unsupported {
-                    what: format!("--replaces {text}"),
-                    detail: format!(
-                        "with this geometry it could not be there, so that what becomes free is unknown: {error}; give the bytes"
-                    ),
-                };
-                let other = other.map_err(unknown)?;
-                Replaced { name: other.name, bytes: other.total }
-            }
-        };
-        others.replaced.push(replaced);
-    }
-    Ok(others)
-}
-
 /// A scheme that is none is a mistake of the usage; one that has no plan cannot be priced.
 fn weights_error(scheme: &str, error: WeightsError) -> Failure {
     match error {
@@ -318,17 +263,6 @@ fn image_warning(model: &Model, geometry: &Geometry) -> Option<String> {
     ))
 }
 
-/// What is said of a companion that was made for less context than is asked for.
-fn shorter(other: &Other, geometry: &Geometry) -> Option<String> {
-    (other.context < geometry.context).then(|| {
-        let (own, asked) = (grouped(other.context.into()), grouped(geometry.context.into()));
-        format!(
-            "{}: priced with a context of {own}, all that it was made for, and not with the {asked} asked for",
-            other.name
-        )
-    })
-}
-
 /// Says them.
 pub fn note_warnings(model: &Model, geometry: &Geometry) -> Vec<String> {
     let warnings = warnings(model.context_max, snapshot_bytes(model, geometry), geometry);
@@ -383,7 +317,14 @@ pub fn run(
     let limits = match args.peer.engine() {
         None => {
             let whole = profile.limits.clone();
-            let limits = args.limits.cap(&mut profile);
+            let mut limits = args.limits.cap(&mut profile);
+            // A row of the table may not say them.
+            if let Some((device, _)) = device {
+                for limit in &mut limits {
+                    let known = if limit.what == "binding" { device.max_binding } else { device.max_buffer };
+                    limit.assumed = known.is_none();
+                }
+            }
             args.limits.note(&whole, &profile.name);
             limits
         }
@@ -482,6 +423,10 @@ pub fn run(
         output::file(path, html::page(&report).as_bytes())?;
     }
     if args.output.json {
+        // Text says so under the verdict.
+        warnings.extend(report.least_limits().into_iter().inspect(|said| {
+            output::note(format_args!("plimsoll: {said}"));
+        }));
         output::document(&Warned { document: &report, warnings: &warnings, cache_limit })?;
     } else {
         output::print(format_args!("{}\n", show::report(&report, on_adapter)))?;
@@ -494,13 +439,7 @@ pub fn run(
         }
     }
     match &report.refusal {
-        Some(refusal) => {
-            // Text says so under the verdict.
-            if let Some(said) = show::least_limits(&report).filter(|_| args.output.json) {
-                output::note(format_args!("plimsoll: {said}"));
-            }
-            Err(Failure::Refused { reason: refusal.reason.clone(), details: String::new() })
-        }
+        Some(refusal) => Err(Failure::Refused { reason: refusal.reason.clone(), details: String::new() }),
         None => Ok(()),
     }
 }

@@ -5,6 +5,7 @@
 //! memory or thread left.
 
 pub mod args;
+mod beside;
 pub mod estimate;
 mod failure;
 pub mod fleet;

@@ -62,7 +62,7 @@ pub fn size(text: &str) -> Result<(u32, u32), String> {
 #[derive(Debug, Default, Args)]
 pub struct ImageArgs {
     /// Images that one step may bring
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::bytes::at_most::<{ u32::MAX }>, allow_negative_numbers = true)]
     pub images: u32,
     /// The largest of them, in pixels, e.g. 1024x768 [default: the largest that the model takes]
     #[arg(long, value_name = "WxH", value_parser = size)]
@@ -86,7 +86,7 @@ pub struct PeerArgs {
     #[arg(long, value_name = "ENGINE", value_parser = runtime)]
     pub runtime: Option<Runtime>,
     /// llama.cpp: what cells are rounded up to; older builds without flash attention had 32 [default: 256]
-    #[arg(long, value_name = "CELLS", value_parser = super::bytes::count)]
+    #[arg(long, value_name = "CELLS", value_parser = super::bytes::count, allow_negative_numbers = true)]
     pub cell_padding: Option<u32>,
     /// llama.cpp: one stream of cells for all slots; changes the pools of sliding layers
     #[arg(long)]
@@ -98,7 +98,7 @@ pub struct PeerArgs {
     #[arg(long)]
     pub no_flash_attention: bool,
     /// llama.cpp: checkpoints of a slot that the server keeps in host memory [default: 32]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = super::bytes::at_most::<{ u32::MAX }>, allow_negative_numbers = true)]
     pub checkpoints: Option<u32>,
     /// What is cached of multi-head latent attention: latent, kv or dense [default: as the engine does today]
     #[arg(long, value_name = "FORM", value_parser = mla)]
@@ -107,7 +107,7 @@ pub struct PeerArgs {
     #[arg(long)]
     pub no_hybrid_kv: bool,
     /// vllm: tokens of an attention block [default: 16]
-    #[arg(long, value_name = "TOKENS", value_parser = super::bytes::count)]
+    #[arg(long, value_name = "TOKENS", value_parser = super::bytes::count, allow_negative_numbers = true)]
     pub block_size: Option<u32>,
     /// vllm: what recurrent layers keep: none, align (with prefix caching) or all [default: none]
     #[arg(long, value_name = "MODE", value_parser = mamba)]
@@ -120,10 +120,10 @@ pub struct PeerArgs {
     #[arg(long)]
     pub kv_fp8: bool,
     /// vllm: the share of the device that is taken at start [default: 0.92]
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = share, allow_negative_numbers = true)]
     pub gpu_memory_utilization: Option<f64>,
     /// mlx: bits of a quantised cache, 8 or 4 [default: not quantised]
-    #[arg(long, value_name = "BITS")]
+    #[arg(long, value_name = "BITS", value_parser = super::bytes::count, allow_negative_numbers = true)]
     pub kv_bits: Option<u32>,
 }
 

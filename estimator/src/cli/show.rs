@@ -1,7 +1,6 @@
 //! Reports as tables for people.
 
 use super::bytes::{grouped, human};
-use crate::budget::Won;
 use crate::devices::{Basis, DeviceTable};
 use crate::others::Role;
 use crate::peers::START;
@@ -359,6 +358,14 @@ fn largest(report: &Report, text: &mut String) {
         number(fits.slots, ends.slots),
         number(fits.prefill_chunk, ends.prefill_chunk)
     );
+    // The smallest that there is breaks it too, whatever there is of memory.
+    let none = fits.context.is_none() && fits.slots.is_none() && fits.prefill_chunk.is_none();
+    if none && report.least_limits().is_some() {
+        let _ = writeln!(
+            text,
+            "          not memory but WebGPU's least limits leave none: --device NAME has others"
+        );
+    }
     let stops = &fits.stopped_by;
     for (what, why) in [("context", &stops.context), ("slots", &stops.slots), ("chunk", &stops.prefill_chunk)]
     {
@@ -387,18 +394,10 @@ fn verdict(report: &Report, text: &mut String) {
     };
     let _ = writeln!(text, "verdict   {} ({}): {}", report.verdict, refusal.broke, refusal.reason);
     let _ = writeln!(text, "lasts     {}", refusal.lasts.says());
-    if let Some(said) = least_limits(report) {
+    if let Some(said) = report.least_limits() {
         let _ = writeln!(text, "{said}");
     }
     nearest(report, text);
-}
-
-/// What is to be said where a limit refused that belongs to no device.
-pub fn least_limits(report: &Report) -> Option<&'static str> {
-    let refusal = report.refusal.as_ref().filter(|_| report.profile == "webgpu-default")?;
-    // The operator's own limit is no device's.
-    let least = report.limits.iter().any(|l| l.what == refusal.broke && l.won == Won::Derived);
-    least.then_some("these are WebGPU's least limits: --device NAME prices against those of a device")
 }
 
 /// What would fit, and the first of it as flags to copy.
@@ -406,7 +405,7 @@ fn nearest(report: &Report, text: &mut String) {
     let suggestions = report.refusal.as_ref().map(|r| r.nearest.as_slice()).unwrap_or_default();
     let Some(first) = suggestions.first() else {
         let started = report.refusal.as_ref().is_none_or(|refusal| refusal.name != START);
-        let said = match (started, least_limits(report)) {
+        let said = match (started, report.least_limits()) {
             (true, Some(_)) => "no geometry of this model fits them",
             (true, None) => "no geometry of this model fits",
             (false, _) => "no other geometry changes that",

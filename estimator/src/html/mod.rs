@@ -97,6 +97,9 @@ fn verdict(out: &mut String, report: &Report) -> fmt::Result {
     }
     if let Some(refusal) = &report.refusal {
         writeln!(out, "<p>Broke: {}. {}.</p>", Text(&refusal.broke), Text(&refusal.reason))?;
+        if let Some(said) = report.least_limits() {
+            writeln!(out, "<p>Note: {}.</p>", Text(&said))?;
+        }
     }
     Ok(())
 }

@@ -1,12 +1,10 @@
 //! Parts of the document that every engine's estimate fills alike.
 
-use super::{BudgetPart, GeometryPart, Layers, ModelPart, Question, RefusalPart, checkpoint_bytes};
+use super::{BudgetPart, GeometryPart, Layers, ModelPart, RefusalPart, checkpoint_bytes};
 use crate::budget::Budget;
 use crate::build::facts;
 use crate::geometry::Geometry;
-use crate::pricer::Pricer;
-use crate::solve::{self, Solver};
-use crate::verdict::{Broke, Refusal, Suggestion};
+use crate::verdict::{Broke, Refusal};
 use crate::weights::{self, Parts};
 use plimsoll_kernels::step::PAGE;
 use plimsoll_models::Model;
@@ -90,14 +88,5 @@ impl RefusalPart {
             reason: refusal.reason.clone(),
             nearest: refusal.nearest.clone(),
         }
-    }
-}
-
-impl Question<'_> {
-    /// Geometries near the one asked about that fit: see [`solve::nearest`].
-    pub fn nearest(&self) -> Vec<Suggestion> {
-        let Question { model, profile, geometry, budget, overhead, company, .. } = *self;
-        let pricer = Pricer::new(model, profile);
-        solve::nearest(&Solver { pricer: &pricer, budget, overhead, company }, geometry)
     }
 }

@@ -234,6 +234,17 @@ impl Tokenizer {
         self.pieces.get(id as usize).filter(|p| p.kind != Kind::Gap).map(|p| &*p.text)
     }
 
+    /// The most bytes of text that one token stands for, by the vocabulary's spelling; at least 1.
+    pub fn longest_token(&self) -> usize {
+        let spelled = |piece: &Piece| match (self.spelling, piece.kind) {
+            // A character for each byte.
+            (Spelling::ByteLevel, Kind::Ordinary) => piece.text.chars().count(),
+            _ => piece.text.len(),
+        };
+        let tokens = self.pieces.iter().filter(|piece| piece.kind != Kind::Gap);
+        tokens.map(spelled).max().unwrap_or(0).max(1)
+    }
+
     /// Whether an id is a control token: no text of its own.
     pub fn is_special(&self, id: u32) -> bool {
         self.pieces.get(id as usize).is_some_and(|p| p.kind == Kind::Special)

@@ -2,12 +2,13 @@
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output, SamplingArgs};
 use crate::failure::Failure;
+use crate::text::Most;
 use crate::{load, output};
 use plimsoll::{
     ChatTemplate, FinishReason, GenerateOptions, Geometry, Message, Opened, RenderOptions, Session,
 };
 use serde_json::{Value, json};
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 /// Flags.
@@ -98,6 +99,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // Whether it has been told that memory is short, so that it is not told with every message.
     let mut told = false;
     let asks = io::stdin().is_terminal();
+    let most = Most::of(&geometry, session.tokenizer());
     if asks {
         output::note(format_args!("{COMMANDS}"));
     }
@@ -105,10 +107,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         if asks {
             output::hint(format_args!("> "));
         }
-        let mut line = String::new();
-        if io::stdin().lock().read_line(&mut line)? == 0 {
-            break;
-        }
+        let Some(line) = most.line(&mut io::stdin().lock())? else { break };
+        let line = match line {
+            Ok(line) => line,
+            Err(failure) => {
+                // It is no part of the conversation, and there is nobody who would want it back.
+                talk.messages.push(Message::new("user", ""));
+                talk.take("", "", Err(failure))?;
+                continue;
+            }
+        };
         match Line::read(&line) {
             Line::Nothing => {}
             Line::Quit => break,
@@ -135,8 +143,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             }
         }
     }
+    let mut document = load::end(session.into_engine(), &args.machine, &args.output)?;
     if args.output.json {
-        let mut document = load::end(session.into_engine(), &args.machine, &args.output)?;
         document["schema"] = json!(1);
         document["messages"] = json!(talk.messages);
         document["failed"] = json!(talk.failed);
@@ -233,6 +241,7 @@ fn answer(
 ) -> Result<(), Failure> {
     let render = RenderOptions { add_generation_prompt: true, ..Default::default() };
     let prompt = template.render(messages, &render)?;
+    load::check_text(&session.engine().plan().geometry, session.tokenizer(), &prompt)?;
     let ids = session.tokenizer().encode(&prompt, options.add_special, options.parse_special)?;
     let geometry = &session.engine().plan().geometry;
     load::check_length(geometry, ids.len(), 1)?;

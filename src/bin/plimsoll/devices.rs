@@ -6,7 +6,7 @@ use plimsoll::estimator::cli::bytes::human;
 use plimsoll::estimator::cli::{output, show};
 use plimsoll::kernels::tuning::{Field, table};
 use plimsoll::runtime::{AdapterInfo, adapters};
-use plimsoll::{DeviceOptions, Profile};
+use plimsoll::{AdapterChoice, Device, DeviceOptions, Profile};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -39,7 +39,14 @@ impl Args {
 
 /// Lists the adapters.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let found = adapters()?;
+    let mut found = adapters()?;
+    for (index, info) in found.iter_mut().enumerate() {
+        // A driver's threads take of such a limit when it is opened, so that no load finds what is left before.
+        if info.memory.source.is_of_the_process() {
+            let options = DeviceOptions { adapter: AdapterChoice::Index(index), ..Default::default() };
+            info.memory = Device::open(&options)?.memory();
+        }
+    }
     if args.output.json {
         let list: Vec<_> = found
             .iter()

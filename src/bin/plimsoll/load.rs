@@ -11,7 +11,7 @@ use plimsoll::runtime::request::{self, check_ids, check_room};
 use plimsoll::runtime::{Freed, MemoryChange, RuntimeError};
 use plimsoll::{
     Admitted, Budget, CacheLimit, Device, DeviceOptions, Engine, Error, GenerateOptions, Geometry,
-    LoadProgress, Opened, Plan, Profile, Runtime, Session,
+    LoadProgress, Opened, Plan, Profile, Runtime, Session, Tokenizer,
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -134,6 +134,12 @@ pub fn check_stops(opened: &Opened, options: &GenerateOptions) -> Result<(), Run
 /// Whether a prompt and what follows it fit the context.
 pub fn check_length(geometry: &Geometry, prompt: usize, max_new: u32) -> Result<(), RuntimeError> {
     check_room(geometry.context, prompt, max_new)?;
+    Ok(())
+}
+
+/// Whether a text could fit the context, before it is tokenized.
+pub fn check_text(geometry: &Geometry, tokenizer: &Tokenizer, text: &str) -> Result<(), RuntimeError> {
+    request::check_text(geometry.context, tokenizer, text.len())?;
     Ok(())
 }
 

@@ -85,8 +85,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let vocab = engine.plan().model.vocab as usize;
     let rows = collect(&mut engine, ids, args.positions, new)?;
     write(args, vocab, &rows)?;
+    let mut document = load::end(engine, &args.machine, &args.output)?;
     if args.output.json {
-        let mut document = load::end(engine, &args.machine, &args.output)?;
         document["schema"] = json!(1);
         document["out"] = json!(args.out);
         document["token_ids"] = json!(rows.ids);

@@ -16,6 +16,7 @@ mod perplexity;
 mod probe;
 mod run;
 mod show;
+mod text;
 
 // What the command line of estimates has, too.
 use plimsoll::estimator::cli::{bytes, output};

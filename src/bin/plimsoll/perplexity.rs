@@ -2,7 +2,7 @@
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output};
 use crate::failure::Failure;
-use crate::{load, output, run, show};
+use crate::{load, output, show, text};
 use indicatif::ProgressBar;
 use plimsoll::estimator::cli::bytes::{self, grouped};
 use plimsoll::models::ModelError;
@@ -11,7 +11,7 @@ use plimsoll::{Opened, Tokenizer};
 use serde::Serialize;
 use serde_json::json;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Flags.
 #[derive(Debug, clap::Args)]
@@ -140,6 +140,18 @@ fn documents<'t>(text: &'t str, separator: &str) -> Vec<&'t str> {
     documents
 }
 
+/// The most bytes of a text that is scored: all of it is tokenized at once, which takes a hundred times its memory.
+const MOST_TEXT: u64 = 64 << 20;
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let text = std::fs::File::open(path).and_then(|file| {
+        let long =
+            || std::io::Error::other(format!("expected a text of at most {MOST_TEXT} bytes, got more"));
+        text::bounded(file, MOST_TEXT)?.ok_or_else(long)
+    });
+    text.map_err(|error| Failure::file("read", path, error))
+}
+
 /// Scores the file.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.model.expect_weights()?;
@@ -155,7 +167,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let opened: Opened = args.model.open()?;
-    let text = run::read_text(&file)?;
+    let text = read(&file)?;
     let limit = args.limit.map_or(usize::MAX, |n| n as usize);
     let parts = rule.parts(&*opened.tokenizer()?, &text, limit)?;
     let longest = parts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);

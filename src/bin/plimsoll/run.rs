@@ -2,10 +2,11 @@
 
 use crate::args::{GeometryArgs, MachineArgs, ModelArg, Output, SamplingArgs};
 use crate::failure::Failure;
+use crate::text::Most;
 use crate::{account, load, output};
-use plimsoll::{GenerateOptions, Message, Opened, RenderOptions};
+use plimsoll::{GenerateOptions, Geometry, Message, Opened, RenderOptions};
 use serde_json::json;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -33,23 +34,14 @@ pub struct Args {
     pub output: Output,
 }
 
-/// Reads a text file of the user's.
-pub fn read_text(path: &PathBuf) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, error))
-}
-
-fn prompt(args: &Args) -> Result<String, Failure> {
+fn prompt(args: &Args, most: Most) -> Result<String, Failure> {
     match (&args.prompt, &args.file) {
         (Some(text), _) => Ok(text.clone()),
-        (None, Some(path)) => read_text(path),
+        (None, Some(path)) => most.file(path),
         (None, None) if io::stdin().is_terminal() => {
             Err(Failure::usage("no prompt: give --prompt TEXT, --file FILE, or standard input".into()))
         }
-        (None, None) => {
-            let mut text = String::new();
-            io::stdin().lock().read_to_string(&mut text)?;
-            Ok(text)
-        }
+        (None, None) => most.read(io::stdin().lock())?,
     }
 }
 
@@ -57,15 +49,18 @@ fn prompt(args: &Args) -> Result<String, Failure> {
 fn question(
     args: &Args,
     opened: &Opened,
+    geometry: &Geometry,
     mut options: GenerateOptions,
 ) -> Result<(String, Vec<u32>, GenerateOptions), Failure> {
-    let mut text = prompt(args)?;
+    let tokenizer = opened.tokenizer()?;
+    let mut text = prompt(args, Most::of(geometry, &tokenizer))?;
     if args.chat {
         let render = RenderOptions { add_generation_prompt: true, ..Default::default() };
         text = opened.template()?.render(&[Message::new("user", text)], &render)?;
         options = options.for_chat();
     }
-    let ids = opened.tokenizer()?.encode(&text, options.add_special, options.parse_special)?;
+    load::check_text(geometry, &tokenizer, &text)?;
+    let ids = tokenizer.encode(&text, options.add_special, options.parse_special)?;
     Ok((text, ids, options))
 }
 
@@ -75,8 +70,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options = args.sampling.options()?;
     let opened = args.model.open()?;
     load::check_stops(&opened, &options)?;
-    let (prompt, ids, options) = question(args, &opened, options)?;
     let geometry = args.geometry.resolve(&opened.model, None);
+    let (prompt, ids, options) = question(args, &opened, &geometry, options)?;
     load::check(&opened, &geometry, &ids, options.max_new.unwrap_or(1))?;
     let ready = load::admit(&opened, &geometry, &args.machine, &args.output)?;
     let (mut session, load_time) = ready.session(&opened)?;

@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+use super::pattern::glob_matches;
 use super::*;
 use serde_json::json;
 

@@ -16,7 +16,7 @@ use plimsoll::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::time::{Duration, Instant};
 
 /// What a parent asks for, on standard input.
@@ -46,16 +46,19 @@ fn say(line: &Line) -> Result<(), Failure> {
     Ok(output::print(format_args!("{text}\n"))?)
 }
 
+/// The most bytes of an order.
+const MOST_ORDER: u64 = 1 << 20;
+
 /// Carries out the order on standard input.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line)?;
+    std::io::stdin().lock().take(MOST_ORDER).read_line(&mut line)?;
     let order: Order = serde_json::from_str(&line)
         .map_err(|error| Failure::usage(format!("--child: expected an order on standard input: {error}")))?;
     // A parent that is gone closes the pipe: nobody would read the end, and the memory is somebody else's.
     let watch = std::thread::Builder::new().spawn(|| {
         let mut rest = String::new();
-        let _ = std::io::stdin().lock().read_line(&mut rest);
+        let _ = std::io::stdin().lock().take(MOST_ORDER).read_line(&mut rest);
         std::process::exit(1);
     });
     let watched =

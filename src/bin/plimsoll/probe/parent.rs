@@ -200,7 +200,13 @@ fn died(
     errors: &str,
     (killed, shell): (Option<bool>, Option<&str>),
 ) -> Ended {
-    let words = errors.lines().last().map_or(String::new(), |last| format!(": {last}"));
+    // Who is ended by somebody's signal has not said why: its last words are of another matter. An allocator or a driver
+    // that aborts does say it; what the command says itself, by its name, is a notice then, since its errors are results.
+    let cause = |line: &&str| match signal(status) {
+        Some(signal) => CRASHES.contains(&signal) && !line.starts_with("plimsoll: "),
+        None => true,
+    };
+    let words = errors.lines().rfind(cause).map_or(String::new(), |last| format!(": {last}"));
     match signal(status) {
         Some(signal) => {
             let shell = shell.filter(|_| CRASHES.contains(&signal));
@@ -208,7 +214,7 @@ fn died(
             let gate = gated.then_some("physical-memory");
             let by = match shell {
                 Some(name) => format!(" under {name}"),
-                None if gated => String::new(),
+                None if gated => ", as the system ends what it has no memory for,".to_owned(),
                 None => ", not by the system for want of memory".to_owned(),
             };
             let reason = format!("its process was ended by signal {signal}{by} while {stage}{words}");
@@ -267,7 +273,17 @@ mod tests {
         let ended = died(64, ExitStatus::from_raw(9), "loading", "a\nb", (Some(true), None));
         assert_eq!((ended.why.as_str(), ended.signal), ("killed", Some(9)));
         assert_eq!(ended.gate.as_deref(), Some("physical-memory"));
-        assert!(ended.reason.contains("signal 9 while loading: b"), "{}", ended.reason);
+        let killed =
+            "its process was ended by signal 9, as the system ends what it has no memory for, while loading";
+        assert_eq!(ended.reason, killed);
+        // Only what was said as an error is a cause.
+        let notice = "plimsoll: no MODEL is named: plimsoll-demo, the bundled one";
+        let abort = format!("memory allocation of 9 bytes failed\n{notice}");
+        let why = "while loading: memory allocation of 9 bytes failed";
+        for (errors, ends) in [(notice, "while loading"), (&abort, why)] {
+            let ended = died(64, ExitStatus::from_raw(6), "loading", errors, (None, Some("ulimit -d")));
+            assert!(ended.reason.ends_with(ends), "{}", ended.reason);
+        }
         assert_eq!(died(64, ExitStatus::from_raw(9), "loading", "", (None, None)).gate, ended.gate);
         // Somebody else's signal, or a crash, says nothing of memory.
         for (signal, killed) in [(9, Some(false)), (15, Some(true)), (2, None), (11, None), (6, Some(false))]

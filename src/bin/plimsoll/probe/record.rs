@@ -337,6 +337,9 @@ impl Log {
     }
 }
 
+/// The most bytes of a log: those of a step are kilobytes.
+const MOST: u64 = 256 << 20;
+
 /// What a log holds; `None` of a file that begins as no log does. A model by mistake is not read to its end.
 fn read(file: &mut File) -> std::io::Result<Option<Vec<u8>>> {
     let mut held = Vec::new();
@@ -345,7 +348,10 @@ fn read(file: &mut File) -> std::io::Result<Option<Vec<u8>>> {
     if !BEGINS.starts_with(&held) {
         return Ok(None);
     }
-    file.read_to_end(&mut held)?;
+    file.take(MOST + 1).read_to_end(&mut held)?;
+    if held.len() as u64 > MOST {
+        return Err(std::io::Error::other(format!("expected a log of at most {MOST} bytes, got more")));
+    }
     Ok(Some(held))
 }
 
