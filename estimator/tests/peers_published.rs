@@ -11,7 +11,7 @@ use plimsoll_estimator::{Geometry, Overhead, weights};
 use plimsoll_kernels::Profile;
 use plimsoll_models::{Checkpoint, Model, Registry};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Every published configuration there is.
 fn published() -> Vec<PathBuf> {
@@ -30,7 +30,7 @@ fn path(name: &str) -> PathBuf {
     published().into_iter().find(|path| path.file_name().is_some_and(|file| *file == *ends)).expect(name)
 }
 
-fn opened(path: &PathBuf) -> (Checkpoint, Model) {
+fn opened(path: &Path) -> (Checkpoint, Model) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let model = Registry::standard().build(&checkpoint).unwrap();
     (checkpoint, model)
