@@ -257,7 +257,7 @@ impl Variant {
         all.extend(Format::ALL.into_iter().map(|format| Self { format, ..own.clone() }));
         all.push(Self { format: Format::F16, cols: 4, wide: false, ..own.clone() });
         let spread = Self { rows: SPREAD_ROWS, sum: Sum::Spread, ..own.clone() };
-        for format in [Format::F32, Format::F16, Format::Bf16] {
+        for format in [Format::F32, Format::F16, Format::BF16] {
             all.push(Self { format, ..spread.clone() });
             all.push(Self { format, wide: false, ..spread.clone() });
             all.push(Self { format, normed: true, gate: Some(Activation::Silu), ..spread.clone() });
