@@ -151,7 +151,8 @@ fn a_refusal_by_a_reading_lasts_as_long_as_the_reading() {
     };
     let (open, tight) = (1u64 << 40, 1u64 << 20);
     let free = MemoryPolicy::default();
-    let need = judge(&free, open).unwrap().plan().total();
+    let plan = judge(&free, open).unwrap();
+    let (need, peak) = (plan.plan().total(), plan.plan().load_peak());
     let fits = MemoryPolicy::default().with_memory(need, "flag --memory").unwrap();
     let never = MemoryPolicy::default().with_memory(need - 1, "flag --memory").unwrap();
     for (policy, free, lasts) in [
@@ -183,7 +184,7 @@ fn a_refusal_by_a_reading_lasts_as_long_as_the_reading() {
     beside.others = 0;
     assert_eq!(Lasts::of(need, &beside), Lasts::Reading);
     // What lasts as long as a reading is gone with it; what is for good is not.
-    assert!(judge(&fits, open).is_ok() && judge(&free, need).is_ok());
+    assert!(judge(&fits, open).is_ok() && judge(&free, peak).is_ok());
 }
 
 /// What a device has, less the reserve, must hold the load too; a ceiling is for what is there after it.
