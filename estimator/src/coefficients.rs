@@ -56,8 +56,8 @@ pub struct Sliding {
     pub per_token: u64,
 }
 
-/// `fixed + per_token · chunk`, through the exact prices at the first and last of the chunks `checked` (slots as in the
-/// geometry). It is for chunks from the first to the last of them.
+/// `fixed + per_token · chunk`, through the exact prices at the first and last of the chunks `checked` (context and
+/// slots as in the geometry). It is for chunks from the first to the last of them: no step is for fewer tokens than slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// Bytes whatever the chunk; may be negative, where the line leaves out a bend below its range.

@@ -19,6 +19,8 @@ const BESIDE: [&[&str]; 7] = [
     &["--draft-model", "gemma-3-270m", "--replaces", "llama-3.1-8b"],
 ];
 
+const FORMATS: [&[&str]; 3] = [&["--kv", "f16"], &["--kv", "q8_0"], &["--kv-k", "q8_0", "--kv-v", "q4_0"]];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(14))]
 
@@ -27,7 +29,7 @@ proptest! {
         model in prop::sample::select(&["smollm2-135m", "qwen3.5-9b", "gemma-3-270m"]),
         beside in prop::sample::select(&BESIDE), part in 70u64..400,
         context in 1u32..4096, slots in 1u32..20, chunk in 1u32..200,
-        kv in prop::sample::select(&[&["--kv", "f16"][..], &["--kv", "q8_0"], &["--kv-k", "q8_0", "--kv-v", "q4_0"]]),
+        kv in prop::sample::select(&FORMATS),
     ) {
         let named: Vec<String> = beside.iter().flat_map(|word| match *word {
             "--draft-model" => vec!["--draft-depth".to_owned(), "2".into(), "--draft".into()],
