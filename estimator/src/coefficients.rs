@@ -73,8 +73,9 @@ pub struct Line {
 /// `fixed + per_chunk_token · chunk + per_slot · slots + per_page · slots · pages(context)`, exact at the geometry, also
 /// where its chunk is below its slots. The slopes are differences of exact prices to whole bytes: tables and parameters
 /// come in steps, and parameters may be fewer for a longer context. So `per_page` is the slope from the shortest to the
-/// longest of the contexts that were priced, or 0 where that falls, and `error_bound` is for contexts from `contexts[0]` to
-/// `contexts[1]` alone. A chunk costs nothing until there is a token for every slot, which is in that bound, too.
+/// longest of the contexts that were priced, or 0 where that falls, and `error_bound` is for the contexts `checked` alone:
+/// between them a pool may be cut into other pieces, which have parameters of their own. A chunk costs nothing until there
+/// is a token for every slot, which is in that bound, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Io {
     /// Bytes whatever is asked.
@@ -90,6 +91,9 @@ pub struct Io {
     /// The shortest and the longest context that was priced; 0 and 0 in documents that do not say.
     #[serde(default)]
     pub contexts: [u32; 2],
+    /// Contexts that were priced: the geometry's, and by doubling from 1,024 to the model's own.
+    #[serde(default)]
+    pub checked: Vec<u32>,
 }
 
 impl Line {
@@ -153,6 +157,7 @@ impl Coefficients {
                 per_page: 0,
                 error_bound: 0,
                 contexts: [0; 2],
+                checked: Vec::new(),
             },
             retained: price.bytes.retained,
             padding: views.saturating_mul(ALIGN - 1),
@@ -281,8 +286,10 @@ fn io(pricer: &Pricer<'_>, geometry: &Geometry, price: &Price, chunks: &[(u32, P
     let tables = per_page.saturating_mul(pages(geometry.context).into());
     let per_slot =
         add(doubled).map_or(0, |there| slope((geometry.slots, here), (twice, there)).saturating_sub(tables));
-    let mut io =
-        Io { fixed: 0, per_chunk_token, per_slot, per_page, error_bound: 0, contexts: [short.0, long.0] };
+    let mut checked: Vec<u32> = lengths.iter().map(|(context, _)| *context).collect();
+    checked.dedup();
+    let contexts = [short.0, long.0];
+    let mut io = Io { fixed: 0, per_chunk_token, per_slot, per_page, error_bound: 0, contexts, checked };
     let at = |io: &Io, g: &Geometry| io.at(g.context, g.slots, g.prefill_chunk);
     io.fixed = i64::try_from(i128::from(here) - at(&io, geometry)).unwrap_or(0);
     let off = |(g, bytes): &(Geometry, i64)| at(&io, g).abs_diff(i128::from(*bytes));
