@@ -21,6 +21,9 @@ const BESIDE: [&[&str]; 7] = [
 
 const FORMATS: [&[&str]; 3] = [&["--kv", "f16"], &["--kv", "q8_0"], &["--kv-k", "q8_0", "--kv-v", "q4_0"]];
 
+/// What the budget is of; nothing: a ceiling near what is needed.
+const DEVICES: [&str; 4] = ["", "", "intel-lunar-lake-140v-32", "nvidia-rtx-4060-ti-16"];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(14))]
 
@@ -29,7 +32,7 @@ proptest! {
         model in prop::sample::select(&["smollm2-135m", "qwen3.5-9b", "gemma-3-270m"]),
         beside in prop::sample::select(&BESIDE), part in 70u64..400,
         context in 1u32..4096, slots in 1u32..20, chunk in 1u32..200,
-        kv in prop::sample::select(&FORMATS),
+        kv in prop::sample::select(&FORMATS), device in prop::sample::select(&DEVICES),
     ) {
         let named: Vec<String> = beside.iter().flat_map(|word| match *word {
             "--draft-model" => vec!["--draft-depth".to_owned(), "2".into(), "--draft".into()],
@@ -42,8 +45,10 @@ proptest! {
             let flags = ["--context", &numbers[0], "--slots", &numbers[1], "--chunk", &numbers[2]];
             let mut args = [&[model.as_str()], &flags[..], kv].concat();
             args.extend(named.iter().map(String::as_str));
-            if !memory.is_empty() {
-                args.extend(["--memory", memory]);
+            match (device, memory) {
+                (_, "") => {}
+                ("", memory) => args.extend(["--memory", memory]),
+                (device, _) => args.extend(["--device", device]),
             }
             let (code, report, said) = ask(&args);
             (code, report, format!("{args:?}: {said}"))
