@@ -18,7 +18,8 @@ pub struct Reading {
     pub beside: u64,
     /// Where from: `VK_EXT_memory_budget`, `/proc/meminfo MemAvailable`, …
     pub source: String,
-    /// Seconds since the Unix epoch when it was taken.
+    /// Seconds since the Unix epoch when it was taken; 0 of what was not read but stands in a table or a file, and has its
+    /// date in `source`. A report has `null` there.
     pub taken: u64,
     /// What the source left out of these bytes already: what other processes use, our own allocations, …
     #[serde(default)]

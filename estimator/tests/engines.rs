@@ -35,7 +35,7 @@ fn vllm_pools_hold_what_its_logs_say() {
     assert_eq!(held.tokens, 53_312);
     assert_eq!((held.concurrency * 100.0).round(), 515.0);
     assert_eq!(price("qwen3.5-35b-a3b", 8192, |_| ()).block, 1056);
-    assert_eq!(price("qwen3.5-9b", 8192, |o| o.vllm.state_bytes = 2).block, 272);
+    assert_eq!(price("qwen3.5-9b", 8192, |o| o.vllm.state = peers::StateType::Float16).block, 272);
     let gemma = price("gemma-4-31b-it-nvfp4", 8192, |_| ());
     assert_eq!((gemma.groups, gemma.group_size), (6, 10));
     assert_eq!(gemma.hold(available(24.54)).tokens, 26_800);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 #[test]
 fn what_changes_nothing_of_a_model_is_said() {
-    let cases: [(&str, &[&str], &str); 20] = [
+    let cases: [(&str, &[&str], &str); 21] = [
         ("llama-3.1-8b", &["--image-size", "10x10"], "how images are read is not known"),
         ("gemma-3-12b-it", &["--image-size", "10x10"], "every image is scaled to one size"),
         (
@@ -40,6 +40,11 @@ fn what_changes_nothing_of_a_model_is_said() {
             "llama-3.1-8b",
             &["--runtime", "llama.cpp", "--cell-padding", "256", "--checkpoints", "32"],
             "--checkpoints",
+        ),
+        (
+            "llama-3.1-8b",
+            &["--runtime", "vllm", "--mamba-ssm-cache-dtype", "float16"],
+            "no layer keeps a recurrent state",
         ),
         // What is beside it has keys and values.
         ("mamba2-130m-hf", &["--kv", "q8_0", "--with", "llama-3.1-8b"], ""),

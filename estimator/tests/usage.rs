@@ -33,6 +33,7 @@ fn all_flags() -> Vec<Vec<String>> {
             ("--runtime", _) => Some("mlx"),
             ("--mla", _) => Some("kv"),
             ("--mamba-cache", _) => Some("all"),
+            ("--mamba-ssm-cache-dtype", _) => Some("float16"),
             ("--gpu-memory-utilization", _) => Some("0.5"),
             ("--image-size", _) => Some("64x64"),
             (_, "<FORMAT>") => Some("f16"),

@@ -301,6 +301,33 @@ pub struct Extras {
     /// Weights other than the checkpoint's, where the model is priced in such.
     #[serde(default)]
     pub recast: Option<Recasting>,
+    /// Bytes of the checkpoint's tensors as they are stored: of text, vision, draft and other, in that order. `None` until
+    /// somebody counted them.
+    #[serde(default)]
+    pub stored: Option<[u64; 4]>,
+    /// What other engines read of the configuration.
+    #[serde(default)]
+    pub stated: Stated,
+}
+
+/// How a note ends that says what our own runtime keeps instead of the type of states that a checkpoint asks for. Of other
+/// engines it is not true.
+pub const STATE_KEPT: &str = "; it is kept in f32";
+
+/// What other engines read of a configuration by its keys, whatever the family makes of them here. Nothing of GGUF.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stated {
+    /// `mamba_ssm_dtype`.
+    pub mamba_ssm_dtype: Option<String>,
+    /// `mamba_ssm_cache_dtype`.
+    pub mamba_ssm_cache_dtype: Option<String>,
+    /// `sliding_window_pattern`, where it is a number of layers.
+    pub sliding_window_pattern: Option<u32>,
+    /// `layer_types` names a layer that slides.
+    pub lists_windows: bool,
+    /// The text model is a part of the configuration.
+    pub nested: bool,
 }
 
 /// Weights of another scheme than the checkpoint's.

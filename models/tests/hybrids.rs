@@ -50,7 +50,8 @@ fn published_models_have_the_published_sizes() {
     let lightning = open("configs/nemotron-3.5-lightning-30b-a3b-nvfp4.json");
     assert_eq!(nano.graph, lightning.graph);
     assert_eq!((nano.context_max, lightning.context_max), (262_144, 1_048_576));
-    assert!(nano.notes.iter().any(|n| n.contains("float32")));
+    // It asks for states in float32, which they are in.
+    assert!(!nano.notes.iter().any(|n| n.contains("float32")), "{:?}", nano.notes);
     assert!(lightning.notes.iter().any(|n| n.contains("left out")));
 }
 

@@ -97,6 +97,10 @@ fn keys_of_other_families_are_told() {
         ("mlp_bias", json!(true)),
         ("num_medusa_heads", json!(4)),
         ("swa_layers", json!([1, 3])),
+        ("extra_embedding_size", json!(65_536)),
+        ("num_lookahead_layers", json!(2)),
+        ("num_global_layers", json!(4)),
+        ("n_side_layers", json!(4)),
     ];
     // What each of these reads itself, or refuses.
     for (config, own) in [
@@ -349,7 +353,7 @@ fn a_key_that_stands_twice_with_two_values_is_told() {
         [format!("config.json says two things of \"hidden_size\": {last}")]
     );
     let many: String =
-        ["num_hidden_layers", "vocab_size", "head_dim", "rope_theta", "hidden_size", "hidden_act"]
+        ["num_hidden_layers", "vocab_size", "num_attention_heads", "rope_theta", "hidden_size", "hidden_act"]
             .map(|key| format!("\"{key}\": Infinity,"))
             .concat();
     let notes = told(&many);

@@ -5,6 +5,7 @@ use crate::budget::Won;
 use crate::geometry::{Geometry, KvPair, KvStore, MAX_SNAPSHOTS, Priced};
 use crate::policy::{MemoryPolicy, SettingError};
 use crate::report::LimitPart;
+use crate::weights;
 use clap::Args;
 use plimsoll_kernels::{Limits, Profile};
 use plimsoll_models::hub::{self, HubOptions};
@@ -51,7 +52,7 @@ pub fn build(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Model, Fail
             Err(Failure::NoConfig(path.to_owned()))
         }
         (Err(error), _) => Err(Failure::of_checkpoint(error, checkpoint.stated_in())),
-        (Ok(model), _) => Ok(model),
+        (Ok(model), _) => Ok(weights::counted(checkpoint, model)),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::company::Company;
 use crate::geometry::{Geometry, KvPair, KvStore};
 use crate::others::Role;
 use crate::peers::vllm::MambaCache;
-use crate::peers::{self, Engine, Mla, Options};
+use crate::peers::{self, Engine, Mla, Options, StateType};
 use plimsoll_kernels::Profile;
 use plimsoll_models::Model;
 use plimsoll_models::model::{Grid, State};
@@ -171,6 +171,11 @@ impl Asked<'_> {
         });
         flag(peer.mamba_cache.is_some(), "--mamba-cache", lacks(recurrent, "no layer is recurrent"), &|| {
             MambaCache::ALL.map(|mode| at.with(|o| o.vllm.mamba = mode)).to_vec()
+        });
+        let states = any(|state| state.recurrent().is_some_and(|shape| shape.values > 0));
+        let no_states = lacks(states, "no layer keeps a recurrent state");
+        flag(peer.mamba_ssm_cache_dtype.is_some(), "--mamba-ssm-cache-dtype", no_states, &|| {
+            StateType::ALL.map(|state| at.with(|o| o.vllm.state = state)).to_vec()
         });
         let plain = lacks(every, "no layer keeps every token, and others are never quantised");
         flag(peer.kv_bits.is_some(), "--kv-bits", no_keys.or(plain), &|| {

@@ -4,7 +4,7 @@ use super::Failure;
 use crate::geometry::{Geometry, Images, KvPair, KvStore};
 use crate::peers::llama_cpp;
 use crate::peers::vllm::{self, MambaCache};
-use crate::peers::{Engine, Mla, Options, mlx};
+use crate::peers::{Engine, Mla, Options, StateType, mlx};
 use clap::Args;
 
 /// Reads an engine's name; ours is `plimsoll`.
@@ -32,6 +32,11 @@ fn mla(text: &str) -> Result<Mla, String> {
 fn mamba(text: &str) -> Result<MambaCache, String> {
     let named = MambaCache::ALL.into_iter().find(|mode| mode.name() == text);
     named.ok_or_else(|| format!("expected one of {}", MambaCache::ALL.map(MambaCache::name).join(", ")))
+}
+
+fn state_type(text: &str) -> Result<StateType, String> {
+    let named = StateType::ALL.into_iter().find(|kind| kind.name() == text);
+    named.ok_or_else(|| format!("expected one of {}", StateType::ALL.map(StateType::name).join(", ")))
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -107,6 +112,10 @@ pub struct PeerArgs {
     /// vllm: what recurrent layers keep: none, align (with prefix caching) or all [default: none]
     #[arg(long, value_name = "MODE", value_parser = mamba)]
     pub mamba_cache: Option<MambaCache>,
+    /// vllm: the type of recurrent states: auto, float32, float16 or bfloat16 [default: auto, as the model's configuration
+    /// and family have it]
+    #[arg(long, value_name = "TYPE", value_parser = state_type)]
+    pub mamba_ssm_cache_dtype: Option<StateType>,
     /// vllm: keys and values in one byte, as with --kv fp8
     #[arg(long)]
     pub kv_fp8: bool,
@@ -130,7 +139,7 @@ impl PeerArgs {
     /// [`Failure::Usage`], naming the flag and whose it is.
     pub fn check(&self) -> Result<(), Failure> {
         use Engine::{LlamaCpp, Mlx, Vllm};
-        let of: [(&str, bool, &[Engine]); 12] = [
+        let of: [(&str, bool, &[Engine]); 13] = [
             ("--cell-padding", self.cell_padding.is_some(), &[LlamaCpp]),
             ("--kv-unified", self.kv_unified, &[LlamaCpp]),
             ("--swa-full", self.swa_full, &[LlamaCpp]),
@@ -140,6 +149,7 @@ impl PeerArgs {
             ("--no-hybrid-kv", self.no_hybrid_kv, &[Vllm]),
             ("--block-size", self.block_size.is_some(), &[Vllm]),
             ("--mamba-cache", self.mamba_cache.is_some(), &[Vllm]),
+            ("--mamba-ssm-cache-dtype", self.mamba_ssm_cache_dtype.is_some(), &[Vllm]),
             ("--kv-fp8", self.kv_fp8, &[Vllm]),
             ("--gpu-memory-utilization", self.gpu_memory_utilization.is_some(), &[Vllm]),
             ("--kv-bits", self.kv_bits.is_some(), &[Mlx]),
@@ -183,8 +193,8 @@ impl PeerArgs {
                 hybrid: !self.no_hybrid_kv,
                 block: self.block_size.unwrap_or(default.vllm.block),
                 mamba: self.mamba_cache.unwrap_or_default(),
+                state: self.mamba_ssm_cache_dtype.unwrap_or_default(),
                 utilization: self.gpu_memory_utilization.unwrap_or(default.vllm.utilization),
-                ..default.vllm
             },
             mlx: mlx::Options { kv_bits: self.kv_bits, ..default.mlx },
         }

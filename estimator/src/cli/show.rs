@@ -156,7 +156,14 @@ pub fn report(report: &Report, on_adapter: bool) -> String {
         }
         // What a slot costs however long its sequence is.
         if let Some(bytes) = report.recurrent_bytes_per_slot.filter(|bytes| *bytes > 0) {
-            let _ = writeln!(text, "recurrent state: {} bytes a slot, at any context", grouped(bytes));
+            let _ = write!(text, "recurrent state: {} bytes a slot, at any context", grouped(bytes));
+            // Each layer's places begin where bindings may, and one of a layer that keeps a tail alone is no less.
+            let slots = bytes.saturating_mul(g.slots.into());
+            let padding = report.bytes.as_ref().map_or(0, |bytes| bytes.recurrent.saturating_sub(slots));
+            if report.coefficients.is_some() && padding > 0 {
+                let _ = write!(text, ", and {} of padding in all", grouped(padding));
+            }
+            let _ = writeln!(text);
         }
         for line in report.largest_lines() {
             let _ = writeln!(text, "{line}");

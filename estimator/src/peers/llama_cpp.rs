@@ -87,7 +87,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     }
     let mla = options.mla.unwrap_or(Mla::Latent);
     let cells = Cells::new(geometry, own);
-    let slides = slides::of(model);
+    let slides = slides::of_llama_cpp(model);
     let layers = Layers { pair, mla, widest: (!own.flash_attention).then(|| widest(model, mla)) };
 
     let mut sums = Sums::default();

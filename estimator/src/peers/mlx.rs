@@ -4,14 +4,18 @@
 //!   batch.
 //! * A cache grows when a push does not fit, by the push rounded up to 256, cut first to its fill where that is no multiple
 //!   of 256. While it grows the old and the new buffer are alive: that peak is a bound, since evaluation is lazy.
-//! * A rotating cache holds `min(T, window − 1 + step)` cells in the prefill and the window after.
-//! * A quantised cache holds `bits / 8 + 4 / 64` bytes a value; rotating ones never are, and until `quantized_kv_start` it
-//!   is a plain one.
+//! * A rotating cache holds what came until it is full, then `window − 1` cells and a step in the prefill, and the window
+//!   after; the first token that comes alone makes room for 256 (`super::rotating`). Which layers rotate is a table of its
+//!   families (`super::slides`). A chunked cache (Llama 4) grows as others do and is cut to its chunk before each step.
+//! * A quantised cache holds `bits / 8 + 4 / 64` bytes a value; rotating and chunked ones never are, and until
+//!   `quantized_kv_start` it is a plain one.
 //! * Tails of convolutions are in the model's type, states in f32.
 //!
 //! Sources: `mlx_lm/models/cache.py`, `mlx_lm/generate.py` and the models' `make_cache`.
 
 use super::llama_cpp::widths;
+use super::rotating;
+use super::slides::{self, Slides};
 use super::{Bound, Engine, Mla, PeerError, Price, Sums, bytes, loaded, product};
 use crate::geometry::{Geometry, KvStore};
 use plimsoll_models::Model;
@@ -118,13 +122,33 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// The cache of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeps {
+    /// Every token.
+    All,
+    /// A window, in a rotating cache.
+    Window(u32),
+    /// A chunk, in a cache that grows and is cut.
+    Chunk(u32),
+}
+
 /// What a model's layers keep by these rules: layers that keep the same are one.
 pub(super) struct Held<'a> {
-    layers: Vec<(&'a State, u128)>,
+    layers: Vec<(&'a State, Keeps, u128)>,
+    slides: Slides,
     mla: Mla,
     own: Options,
     key_size: u128,
     value_size: u128,
+}
+
+/// Cells of a rotating cache by tokens, step and window.
+type Rotates = fn(u64, u64, u64) -> u64;
+
+/// The most cells of a cache that is cut to its chunk before each step, where it would have `uncut` without.
+fn chunked(uncut: u64, step: u64, chunk: u64) -> u64 {
+    uncut.min(chunk.saturating_add(step.max(1).next_multiple_of(STEP)))
 }
 
 /// Sums of a geometry.
@@ -183,14 +207,25 @@ impl<'a> Held<'a> {
         let family = model.architecture.as_str();
         let dense = matches!(family, "deepseek_v2" | "minicpm3" | "youtu_llm");
         let mla = options.mla.unwrap_or(if dense { Mla::Dense } else { Mla::Latent });
-        let mut layers: Vec<(&State, u128)> = Vec::new();
-        for state in &model.states {
-            match layers.iter_mut().find(|(like, _)| *like == state) {
-                Some((_, count)) => *count += 1,
-                None => layers.push((state, 1)),
+        let slides = slides::of_mlx(model);
+        let mut layers: Vec<(&State, Keeps, u128)> = Vec::new();
+        for (index, state) in model.states.iter().enumerate() {
+            let keeps = match slides.window(index) {
+                None => Keeps::All,
+                Some(chunk) if family.starts_with("llama4") => Keeps::Chunk(chunk),
+                Some(window) => Keeps::Window(window),
+            };
+            match layers.iter_mut().find(|(like, kept, _)| *like == state && *kept == keeps) {
+                Some((.., count)) => *count += 1,
+                None => layers.push((state, keeps, 1)),
             }
         }
-        Ok(Self { layers, mla, own, key_size, value_size })
+        Ok(Self { layers, slides, mla, own, key_size, value_size })
+    }
+
+    /// Whether any layer keeps so.
+    fn any(&self, is: fn(Keeps) -> bool) -> bool {
+        self.layers.iter().any(|(state, keeps, _)| state.recurrent().is_none() && is(*keeps))
     }
 
     /// Steps of whole 256s that a cache grows by.
@@ -201,7 +236,14 @@ impl<'a> Held<'a> {
     /// What they keep of a geometry.
     pub(super) fn sums(&self, geometry: &Geometry) -> Result<Summed, PeerError> {
         let full = growth(geometry.context.into(), geometry.prefill_chunk.into());
-        self.grown(geometry, full)
+        self.grown(geometry, full, rotating::cells)
+    }
+
+    /// What there is in the end with caches of windows that hold no more than their window: never more of fewer steps of
+    /// whole 256s, which it is of those that join a step to a window.
+    pub(super) fn ends(&self, geometry: &Geometry) -> Result<u128, PeerError> {
+        let full = growth(geometry.context.into(), geometry.prefill_chunk.into());
+        Ok(self.grown(geometry, full, |tokens, _, window| tokens.min(window))?.total())
     }
 
     /// What they keep at the least while they grow, and never less of more context: a cache of `n` cells grew by at most a
@@ -212,13 +254,23 @@ impl<'a> Held<'a> {
         let peak = tokens.saturating_mul(2).saturating_sub(Self::grows_by(geometry).into()).max(tokens);
         // What turns into a quantised cache is left out.
         let own = Options { quantized_start: 0, ..self.own };
-        let like = Held { layers: self.layers.clone(), own, ..*self };
-        Ok(like.grown(geometry, Growth { cells: tokens, peak })?.most(geometry.slots))
+        let grown = Growth { cells: tokens, peak };
+        Ok(self.grown_in(own, geometry, grown, rotating::cells)?.most(geometry.slots))
     }
 
-    /// The same where full caches grew so.
-    fn grown(&self, geometry: &Geometry, full: Growth) -> Result<Summed, PeerError> {
-        let Self { mla, own, key_size, value_size, .. } = *self;
+    /// The same where full caches grew so, and rotating ones hold so many cells of tokens, step and window.
+    fn grown(&self, geometry: &Geometry, full: Growth, rotates: Rotates) -> Result<Summed, PeerError> {
+        self.grown_in(self.own, geometry, full, rotates)
+    }
+
+    fn grown_in(
+        &self,
+        own: Options,
+        geometry: &Geometry,
+        full: Growth,
+        rotates: Rotates,
+    ) -> Result<Summed, PeerError> {
+        let Self { mla, key_size, value_size, .. } = *self;
         let unsupported = |what: String| PeerError::Unsupported { engine: ENGINE, what };
         let (context, step) = (u64::from(geometry.context), u64::from(geometry.prefill_chunk));
         // What is still plain when a cache is quantised.
@@ -227,7 +279,7 @@ impl<'a> Held<'a> {
 
         let mut sums = Sums::default();
         let (mut per_token, mut per_slot, mut peak) = (0u128, 0u128, 0u128);
-        for (state, count) in self.layers.iter().copied() {
+        for (state, keeps, count) in self.layers.iter().copied() {
             if let State::Recurrent { shape } = state {
                 let tail = product(&[shape.channels.into(), shape.taps.saturating_sub(1).into(), 2]);
                 let state = tail.saturating_add(shape.state_bytes().into());
@@ -240,12 +292,14 @@ impl<'a> Held<'a> {
                 value.into(),
                 value_size,
             ]));
-            if let State::KvSliding { window, .. } = state {
-                let prefill = context.min(u64::from(*window).saturating_sub(1).saturating_add(step));
-                let after = context.next_multiple_of(STEP).min(u64::from(*window));
-                let cells = prefill.max(after);
+            let windowed = match keeps {
+                Keeps::All => None,
+                Keeps::Window(window) => Some(rotates(context, step, window.into())),
+                Keeps::Chunk(chunk) => Some(chunked(full.cells, step, chunk.into())),
+            };
+            if let Some(cells) = windowed {
                 sums.sliding = sums.sliding.saturating_add(product(&[count, cell, cells.into()]));
-                // The prefill joins the buffer and the step into a new one.
+                // A step makes a new buffer of the one before and itself.
                 peak = peak.saturating_add(product(&[count, cell, 2, cells.into()]));
                 continue;
             }
@@ -296,21 +350,49 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     ];
     // Recurrent layers have no cells.
     let grows = peak > 0;
-    if grows {
+    if held.any(|keeps| keeps == Keeps::All) {
         rules.push(format!("caches grow by 256 cells or a step: {} cells in the end", full.cells));
+    }
+    if grows {
         rules.push(
             "while a cache grows the old and the new buffer are alive; evaluation is lazy, so that peak is a bound"
                 .to_owned(),
         );
     }
-    if model.states.iter().any(|s| matches!(s, State::KvSliding { .. })) {
-        rules.push("rotating caches hold window - 1 + step in the prefill and are never quantised".into());
+    rules.extend(held.slides.rule.clone());
+    let (context, step) = (u64::from(geometry.context), u64::from(geometry.prefill_chunk));
+    let mut windows: Vec<Keeps> = Vec::new();
+    for (_, keeps, _) in held.layers.iter().filter(|(_, keeps, _)| *keeps != Keeps::All) {
+        if !windows.contains(keeps) {
+            windows.push(*keeps);
+        }
+    }
+    for keeps in windows {
+        rules.push(match keeps {
+            Keeps::Window(window) => format!(
+                "a rotating cache of {window} holds what came, past it window - 1 + step until the prefill ends, and room \
+                 for 256 more up to the window once a token comes alone: {} cells at most",
+                rotating::cells(context, step, window.into())
+            ),
+            Keeps::Chunk(chunk) => format!(
+                "a chunked cache of {chunk} grows likewise and is cut to its chunk before each step: {} cells at most",
+                chunked(full.cells, step, chunk.into())
+            ),
+            Keeps::All => continue,
+        });
     }
     if let Some(bits) = own.kv_bits {
         rules.push(format!(
             "full caches quantised to {bits} bits in groups of {GROUP} after {} tokens",
             own.quantized_start
         ));
+        if held.any(|keeps| matches!(keeps, Keeps::Window(_))) {
+            rules.push(format!(
+                "rotating caches are never quantised: {} ends with an error once there are {} tokens",
+                slides::MLX_LM,
+                own.quantized_start
+            ));
+        }
     }
     if model.states.iter().any(|s| s.latent().is_some()) {
         rules.push(match mla {

@@ -8,11 +8,14 @@ mod largest;
 pub mod llama_cpp;
 pub mod mlx;
 mod report;
+mod rotating;
 mod slides;
+mod states;
 pub mod vllm;
 
 pub(crate) use report::START;
 pub use report::report;
+pub use states::StateType;
 
 use crate::geometry::{Geometry, KvPair, KvStore, MAX_CHUNK, MAX_CONTEXT, MAX_DRAFT_DEPTH, MAX_SLOTS};
 use crate::images::MAX_IMAGES;
@@ -176,7 +179,8 @@ pub struct Bound {
 pub struct Price {
     /// Whose rules.
     pub engine: Engine,
-    /// Tensors that are loaded, as stored.
+    /// Tensors that are loaded, as stored: as they were counted ([`crate::weights::counted`]), else in the formats of the
+    /// model's matrices and vectors.
     pub weights: u64,
     /// Keys and values, the drafting layers' included: the sum of `kv_by_kind`.
     pub kv: u64,
@@ -260,13 +264,30 @@ pub fn price(
         price.rules.push(format!(
             "images: the tower's weights are loaded, {} bytes however many images there are; what it holds while it \
              reads them is not a closed form and not in the total, and their tokens are part of the context",
-            stored_bytes(model, Part::Vision)
+            as_stored(model, Part::Vision)
         ));
     }
     Ok(price)
 }
 
-/// Bytes of the tensors of a part of a model in their stored formats; the text's are its matrices and vectors.
+/// Bytes of the tensors of a part of a model as the file has them that an engine loads: with the factors and scales that
+/// stand beside packed weights there, and nothing that our own runtime adds.
+fn as_stored(model: &Model, part: Part) -> u64 {
+    let at = match part {
+        Part::Text => 0,
+        Part::Vision => 1,
+        Part::Draft => 2,
+        Part::Other => 3,
+    };
+    let extras = &model.extras;
+    // A scheme may leave what is beside the text to files of their own, which stay as they are.
+    let (scheme, beside) = (extras.recast.as_ref().map(|recast| recast.stored[at]), part != Part::Text);
+    let scheme = scheme.filter(|bytes| *bytes > 0 || !beside);
+    let counted = extras.stored.map(|stored| stored[at]).filter(|_| extras.recast.is_none() || beside);
+    scheme.or(counted).unwrap_or_else(|| stored_bytes(model, part))
+}
+
+/// Bytes of the tensors of a part of a model in the formats that the model has; the text's are its matrices and vectors.
 pub fn stored_bytes(model: &Model, part: Part) -> u64 {
     if part == Part::Text {
         let matrices = model.matrices.iter().map(|m| tensor_bytes(m.format, m.rows.into(), m.cols.into()));
@@ -312,9 +333,9 @@ pub fn token_embedding(model: &Model) -> Option<(u64, u64, Format)> {
 /// What is loaded of a checkpoint: the text; the drafting layers when they draft; the tower when there are images.
 fn loaded(model: &Model, geometry: &Geometry) -> u64 {
     let drafts = geometry.draft_depth > 0 && !model.extras.draft.is_empty();
-    let draft = if drafts { stored_bytes(model, Part::Draft) } else { 0 };
-    let vision = if geometry.priced.images.count > 0 { stored_bytes(model, Part::Vision) } else { 0 };
-    stored_bytes(model, Part::Text).saturating_add(draft).saturating_add(vision)
+    let draft = if drafts { as_stored(model, Part::Draft) } else { 0 };
+    let vision = if geometry.priced.images.count > 0 { as_stored(model, Part::Vision) } else { 0 };
+    as_stored(model, Part::Text).saturating_add(draft).saturating_add(vision)
 }
 
 /// Bytes of `heads` runs of `width` values; blocks are whole where `width` is a multiple of 32.

@@ -13,7 +13,9 @@ use crate::report::{
     RefusalPart, Report, Rung, SCHEMA,
 };
 use crate::verdict::{self, Broke, Lasts, Refusal, Suggestion};
+use crate::weights;
 use plimsoll_models::Model;
+use plimsoll_models::model::STATE_KEPT;
 use std::cell::OnceCell;
 
 /// What is refused where an engine does not start, whatever the geometry.
@@ -23,6 +25,11 @@ pub(crate) const START: &str = "what vllm takes at start";
 /// refusal in the document. The profile's limits of buffers and bindings are not asked.
 pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Report {
     let Question { checkpoint, model, geometry, profile, budget, overhead, company } = *question;
+    let counted = model.extras.stored.is_none().then(|| weights::counted(checkpoint, model.clone()));
+    let model = counted.as_ref().unwrap_or(model);
+    let mut model_part = ModelPart::of(checkpoint, model);
+    // What is true of our own runtime alone.
+    model_part.notes.retain(|note| !note.ends_with(STATE_KEPT));
     let found = OnceCell::new();
     let asker = Asker { engine, model, options, budget, company, overhead: overhead.bytes, found };
     let priced = price(engine, model, geometry, options);
@@ -63,7 +70,7 @@ pub fn report(question: &Question<'_>, engine: Engine, options: &Options) -> Rep
     let told = priced.as_ref().ok();
     Report {
         schema: SCHEMA,
-        model: ModelPart::of(checkpoint, model),
+        model: model_part,
         geometry: geometry_part,
         profile: profile.name.clone(),
         bytes: told.map(bytes),
@@ -480,7 +487,7 @@ impl Asker<'_> {
                 let beside = self.least_beside(g);
                 beside.is_some_and(|beside| within(&|held| Ok(held.least(g)?.saturating_add(beside.into()))))
             },
-            ends: &|g| within(&|held| Ok(held.sums(g)?.total())),
+            ends: &|g| within(&|held| held.ends(g)),
             plain: self.options.mlx.quantized_start,
         };
         search.all(geometry)

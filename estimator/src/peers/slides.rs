@@ -1,10 +1,16 @@
-//! Which layers slide in llama.cpp: its own table, by family. Where a family is not in it every layer keeps every token,
-//! whatever the configuration says of windows.
+//! Which layers slide in llama.cpp and in mlx-lm: their own tables, by family. Where a family is not in a table every layer
+//! keeps every token, whatever the configuration says of windows.
+//!
+//! Sources: `src/llama-model.cpp` of ggml-org/llama.cpp; the `make_cache` of each file in `mlx_lm/models`, mlx-lm 0.32.2.
 
 use plimsoll_models::Model;
 use plimsoll_models::model::State;
 
+/// The release of mlx-lm that the table is of.
+pub(super) const MLX_LM: &str = "mlx-lm 0.32.2";
+
 /// The layers that keep a window.
+#[derive(Debug)]
 pub(super) struct Slides {
     /// By state; the window where that layer slides.
     windows: Vec<Option<u32>>,
@@ -24,7 +30,8 @@ impl Slides {
     }
 }
 
-/// What the table says of a family.
+/// What a table says of a family.
+#[derive(Clone, Copy, Debug)]
 enum Rule {
     /// The checkpoint's own list of layers.
     Listed,
@@ -36,7 +43,7 @@ enum Rule {
     Never,
 }
 
-fn rule(family: &str, layers: u32) -> Rule {
+fn llama_cpp(family: &str, layers: u32) -> Rule {
     match family {
         "gemma4" => Rule::Listed,
         "gemma2" | "gpt_oss" => Rule::Every(2, false),
@@ -51,17 +58,54 @@ fn rule(family: &str, layers: u32) -> Rule {
     }
 }
 
-/// Applies the table to a model's states. The families that slide keep something on every layer, up to those that share an
+fn mlx(family: &str, model: &Model) -> Rule {
+    let stated = &model.extras.stated;
+    let pattern = |otherwise: usize| stated.sliding_window_pattern.map_or(otherwise, |n| n as usize);
+    match family {
+        // By the configuration's list, or one that the file makes of it.
+        "afmoe" | "baichuan_m1" | "exaone4" | "exaone_moe" | "gear" | "gemma3n" | "gemma4" | "gpt_oss"
+        | "laguna" | "mellum" | "mimo_v2_flash" | "muse_glimmer" | "muse_spark" | "olmo3" | "plamo3"
+        | "spark2_5" | "step3p5" => Rule::Listed,
+        // Without a list of layers these keep every token.
+        "llama" | "mistral" | "ministral3" | "mistral3" | "iquestcoder" | "xverse"
+            if stated.lists_windows =>
+        {
+            Rule::Listed
+        }
+        "gemma3" => Rule::Every(pattern(6), false),
+        "cohere2" => Rule::Every(pattern(4), false),
+        // The text model alone has a file of its own, without chunks.
+        "llama4" if stated.nested => Rule::Every(4, false),
+        "recurrent_gemma" => Rule::All,
+        _ => Rule::Never,
+    }
+}
+
+/// The family of a model, as the tables have it.
+fn family(model: &Model) -> String {
+    let family = model.architecture.to_ascii_lowercase().replace('-', "_");
+    family.trim_end_matches("_text").to_owned()
+}
+
+/// llama.cpp's layers that slide.
+pub(super) fn of_llama_cpp(model: &Model) -> Slides {
+    apply(model, llama_cpp(&family(model), model.layers))
+}
+
+/// mlx-lm's layers that slide.
+pub(super) fn of_mlx(model: &Model) -> Slides {
+    let slides = apply(model, mlx(&family(model), model));
+    Slides { rule: slides.rule.map(|rule| format!("{rule}, by {MLX_LM}")), ..slides }
+}
+
+/// Applies a table to a model's states. The families that slide keep something on every layer, up to those that share an
 /// earlier layer's cache, so a state's index is its layer's.
-pub(super) fn of(model: &Model) -> Slides {
+fn apply(model: &Model, rule: Rule) -> Slides {
     let window = model.states.iter().find_map(|state| match state {
         State::KvSliding { window, .. } => Some(*window),
         _ => None,
     });
     let Some(any) = window else { return Slides { windows: vec![None; model.states.len()], rule: None } };
-    let family = model.architecture.to_ascii_lowercase().replace('-', "_");
-    let family = family.trim_end_matches("_text");
-    let rule = rule(family, model.layers);
     let windows = model.states.iter().enumerate().map(|(layer, state)| {
         let own = match state {
             State::KvSliding { window, .. } => Some(*window),

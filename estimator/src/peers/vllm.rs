@@ -2,7 +2,7 @@
 //!
 //! * `context` is `max_model_len`, of one sequence; `prefill_chunk` is `max_num_batched_tokens`.
 //! * A page holds a block of one layer: `block · Hk · (Dk + Dv) · size`, a latent `block · (rank + rope) · size`, a
-//!   recurrent layer's whole state (tail in the model's type, state in its own).
+//!   recurrent layer's whole state (tail in the model's type, state in its own: see [`super::states`]).
 //! * With recurrent layers the attention block grows until its page holds a state; between kinds of attention the smaller
 //!   page's block is multiplied. In mode `all` it grows in steps of `lcm(chunk of the recurrence, block)`, and a recurrent
 //!   layer's block is of as many tokens.
@@ -15,7 +15,7 @@
 //! and concurrency in its logs come out exactly.
 
 use super::llama_cpp::widths;
-use super::{Engine, Mla, PeerError, Price, Sums, bytes, loaded, product};
+use super::{Engine, Mla, PeerError, Price, StateType, Sums, bytes, loaded, product, states};
 use crate::geometry::{Geometry, KvStore};
 use plimsoll_models::Model;
 use plimsoll_models::graph::Op;
@@ -58,15 +58,15 @@ pub struct Options {
     pub block: u32,
     /// What recurrent layers keep.
     pub mamba: MambaCache,
-    /// Bytes of a value of a recurrent state: 4, or 2 where the configuration does not say float32.
-    pub state_bytes: u32,
+    /// The type of recurrent states.
+    pub state: StateType,
     /// The share of the device that it takes.
     pub utilization: f64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { hybrid: true, block: 16, mamba: MambaCache::None, state_bytes: 4, utilization: 0.92 }
+        Self { hybrid: true, block: 16, mamba: MambaCache::None, state: StateType::Auto, utilization: 0.92 }
     }
 }
 
@@ -160,6 +160,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     let mla = options.mla.unwrap_or(Mla::Latent);
     let block = u64::from(own.block.max(1));
     let depth = u128::from(geometry.draft_depth);
+    let kept = states::of(model, own.state)?;
 
     let mut layers: Vec<Layers> = Vec::new();
     let drafted = model.extras.draft.iter().filter(|s| geometry.draft_depth > 0 && s.recurrent().is_none());
@@ -177,7 +178,7 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
             (Some(shape), _) => {
                 let taps = u128::from(shape.taps.saturating_sub(1)).saturating_add(depth);
                 let tail = product(&[shape.channels.into(), taps, 2]);
-                tail.saturating_add(product(&[shape.values.into(), own.state_bytes.into()]))
+                tail.saturating_add(product(&[shape.values.into(), kept.bytes.into()]))
             }
             (None, Some((heads, key, value))) => product(&[heads, key.into(), key_size])
                 .saturating_add(product(&[heads, value.into(), value_size])),
@@ -284,9 +285,9 @@ pub fn price(model: &Model, geometry: &Geometry, options: &super::Options) -> Re
     }
     if layers.iter().any(|l| l.kind == Kind::Recurrent) {
         rules.push(format!(
-            "recurrent states: mode {}, tail in 2 bytes a value and state in {}{}",
+            "recurrent states: mode {}, tail in 2 bytes a value{}{}",
             own.mamba.name(),
-            own.state_bytes,
+            kept.rule,
             if smallest == 0 { "" } else { ", padded to an attention page" }
         ));
     }

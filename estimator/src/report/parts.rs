@@ -62,7 +62,8 @@ impl BudgetPart {
             requested: budget.requested,
             setting: budget.setting.clone(),
             derived: budget.derived.as_ref().map(|r| r.bytes),
-            taken: budget.derived.as_ref().map(|r| r.taken),
+            // A figure that was not read, as a table's, was taken at no time: its source has the date.
+            taken: budget.derived.as_ref().map(|r| r.taken).filter(|seconds| *seconds > 0),
             excluded: budget.derived.as_ref().map(|r| r.excluded.clone()).unwrap_or_default(),
             reserve: budget.reserve.clone(),
             won: budget.won,

@@ -25,6 +25,16 @@ pub fn bytes_by_part(checkpoint: &Checkpoint, model: &Model) -> Parts {
     inventory(checkpoint, model).iter().fold(Parts::default(), Parts::with)
 }
 
+/// The model with the bytes of its checkpoint's tensors as they are stored: what engines that load files as they are take.
+/// A model in other weights keeps what it was counted with.
+#[must_use]
+pub fn counted(checkpoint: &Checkpoint, mut model: Model) -> Model {
+    if model.extras.recast.is_none() {
+        model.extras.stored = Some(bytes_by_part(checkpoint, &model).by_part());
+    }
+    model
+}
+
 /// What is to be told of bytes that an index states where those of the tensors are others. Published indices are sometimes
 /// wrong; tensors whose type is not known for certain may make up the difference.
 pub fn stated_note(checkpoint: &Checkpoint, model: &Model) -> Option<String> {
@@ -45,17 +55,26 @@ fn stored(checkpoint: &Checkpoint, model: &Model) -> Vec<Entry> {
     let vectors: HashMap<&str, Role> =
         model.vectors.iter().flat_map(|v| v.tensors().map(|name| (name, role_of(v)))).collect();
     let read: HashSet<&str> = matrices.chain(vectors.keys().copied()).collect();
+    let gguf = checkpoint.source() == Source::Gguf;
+    // Scales, of square blocks and of inputs, belong to the matrix beside them; GGUF's divisors of rotations to the text.
+    let of_text = |name: &str| {
+        let beside =
+            |module: &str| read.contains(module) || read.contains(format!("{module}.weight").as_str());
+        read.contains(name)
+            || name.strip_suffix("_scale_inv").is_some_and(|of| read.contains(of))
+            || match named(name).role {
+                Role::Scale => name.rsplit_once('.').is_some_and(|(module, _)| beside(module)),
+                Role::Rotation => gguf,
+                _ => false,
+            }
+    };
     let entry = |tensor: &plimsoll_models::checkpoint::TensorInfo| {
         let name = tensor.name.as_str();
         let cols = tensor.shape.last().copied().unwrap_or(1);
         let leading = tensor.shape.len().saturating_sub(1);
         Entry {
             name: name.to_owned(),
-            // The scales of square blocks belong to the matrix beside them.
-            part: match read.contains(name.strip_suffix("_scale_inv").unwrap_or(name)) {
-                true => Part::Text,
-                false => Part::beside(name),
-            },
+            part: if of_text(name) { Part::Text } else { Part::beside(name) },
             role: vectors.get(name).copied().unwrap_or_else(|| named(name).role),
             rows: tensor.shape.iter().take(leading).product(),
             cols,

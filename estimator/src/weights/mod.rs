@@ -32,7 +32,7 @@ mod recast;
 pub mod role;
 mod scheme;
 
-pub use inventory::{bytes_by_part, inventory, stated_note};
+pub use inventory::{bytes_by_part, counted, inventory, stated_note};
 pub use recast::{Recast, recast};
 pub use role::{Named, Role, named};
 pub use scheme::{SCHEMES, Scheme};

@@ -136,7 +136,8 @@ impl Variant {
         if self.body == Body::Broadcast {
             let &Self { format, rows, tokens: cols, wide, .. } = self;
             if cols <= LANES {
-                let shape = row_lanes::Shape { format, rows, cols, wide, normed: false, gate: None };
+                let shape =
+                    row_lanes::Shape { format, rows, cols, wide, normed: false, gate: None, spread: false };
                 return row_lanes::module(source, share, &shape);
             }
             return self.columns(source, share);

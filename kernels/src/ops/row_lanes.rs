@@ -5,6 +5,9 @@
 //! stream from memory (98 MB a token, two cores of a server, lavapipe 22.3) decode went from 25.0 to 30.9 tokens a second
 //! of SmolLM2 and from 13.3 to 16.1 of Gemma 3 270M with a word of every 64 bytes, and to 28 and 14.8 with one of every
 //! 128.
+//!
+//! And of those whose lanes stand side by side in the rows, for one row of x and single values (f32, f16, bf16): each lane
+//! loads its own x then, and no value is handed around. See [`mat_vec`](super::mat_vec) for what both measured.
 
 use super::gate::Activation;
 use super::{lanes, linear};
@@ -30,6 +33,8 @@ pub(crate) struct Shape {
     pub normed: bool,
     /// A gate on the way out.
     pub gate: Option<Activation>,
+    /// Lanes stand side by side in the rows, and `rows` are the workgroup's.
+    pub spread: bool,
 }
 
 /// Scales of a chunk: those of 16 values are two.
@@ -39,7 +44,7 @@ pub(crate) fn halves(format: Format) -> u32 {
 
 /// The module, after its parameters and operands.
 pub(crate) fn module(source: Source, share: &str, shape: &Shape) -> String {
-    let &Shape { format, rows, cols, wide, normed, gate } = shape;
+    let &Shape { format, rows, cols, wide, normed, gate, spread } = shape;
     let halves = halves(format);
     let sides = if gate.is_some() { 2 } else { 1 };
     let outs = rows / sides;
@@ -66,6 +71,7 @@ pub(crate) fn module(source: Source, share: &str, shape: &Shape) -> String {
         ("GATED", gate.is_some().into()),
         ("UNGATED", gate.is_none().into()),
     ];
+    let body = if spread { include_str!("spread_lanes.wgsl") } else { include_str!("row_lanes.wgsl") };
     chunk_unpackers(source, format)
         .text(if wide {
             include_str!("linear_quads_wide.wgsl")
@@ -76,6 +82,6 @@ pub(crate) fn module(source: Source, share: &str, shape: &Shape) -> String {
         .text(share)
         .text(&linear::ways(normed, gate))
         .text(lanes::ALONE)
-        .text(&lanes::unroll(include_str!("row_lanes.wgsl"), &counts))
+        .text(&lanes::unroll(body, &counts))
         .finish()
 }

@@ -170,6 +170,7 @@ impl Registry {
             priced.filter(|_| checkpoint.source() == Source::Safetensors).map(|_| checkpoint.by_names());
         let checkpoint = names.as_ref().unwrap_or(checkpoint);
         let mut model = family.build(checkpoint)?;
+        model.extras.stated = unknown::stated(checkpoint);
         model.notes.extend(checkpoint.notes().iter().cloned());
         if checkpoint.source() == Source::Config {
             model.notes.extend(packed.missed(&model)?);

@@ -8,7 +8,7 @@ mod gguf;
 use super::fields::Fields;
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
-use crate::model::{Model, State};
+use crate::model::{Model, State, Stated};
 
 /// What parts of names stand for memory.
 const BEARING: &[&str] = &[
@@ -78,12 +78,16 @@ const BEARING: &[&str] = &[
     "multi_query",
     "attention_chunk",
     "meta_tokens",
+    // More tables of embeddings.
+    "embedding_size",
+    "extra_embed",
     "altup",
     "laurel",
     // Other stacks of layers.
     "cross_attention",
     "encoder",
     "decoder_layers",
+    "lookahead",
     "vision_config",
     "vision_tower",
     "audio_config",
@@ -126,6 +130,7 @@ const HARMLESS: &[&str] = &[
     "moe_shared_expert_overlap",
     "norm_topk_prob",
     "tie_word_embeddings",
+    "num_hidden_layers",
     "mtp_use_dedicated_embeddings",
     "sliding_window_attention_offset",
 ];
@@ -136,9 +141,31 @@ const LAYERS: &str = "layer_types";
 /// Every how many layers have experts.
 const FREQUENCY: &str = "moe_layer_freq";
 
-/// Whether a name looks as if it stood for memory.
+/// Whether a name looks as if it stood for memory: by a part of it, or as a number of layers of some kind.
 pub(super) fn bears(key: &str) -> bool {
-    BEARING.iter().any(|part| key.contains(part)) && !HARMLESS.contains(&key)
+    let layers =
+        key.strip_prefix("num_").or(key.strip_prefix("n_")).is_some_and(|of| of.ends_with("_layers"));
+    (layers || BEARING.iter().any(|part| key.contains(part))) && !HARMLESS.contains(&key)
+}
+
+/// What other engines read of the configuration. Reading it here does not make it known to the family.
+pub(super) fn stated(checkpoint: &Checkpoint) -> Stated {
+    if checkpoint.metadata().is_some() {
+        return Stated::default();
+    }
+    let Ok(fields) = Fields::aside(checkpoint) else { return Stated::default() };
+    let text = |key: &str| fields.get(key).and_then(serde_json::Value::as_str).map(str::to_owned);
+    let number = |key: &str| fields.get(key).and_then(serde_json::Value::as_u64);
+    let kinds = fields.get(LAYERS).and_then(serde_json::Value::as_array);
+    Stated {
+        mamba_ssm_dtype: text("mamba_ssm_dtype"),
+        mamba_ssm_cache_dtype: text("mamba_ssm_cache_dtype"),
+        sliding_window_pattern: number("sliding_window_pattern")
+            .and_then(|n| u32::try_from(n).ok())
+            .filter(|n| *n > 0),
+        lists_windows: kinds.is_some_and(|kinds| kinds.iter().any(|kind| *kind == "sliding_attention")),
+        nested: fields.is_nested(),
+    }
 }
 
 /// The keys, in order, of the text model and of the whole, that the family which built a model of them did not ask for.

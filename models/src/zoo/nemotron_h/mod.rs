@@ -15,7 +15,7 @@ use super::weights::{ExpertNames, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::graph::{Activation, Attention, GraphBuilder, MatrixId, Router, Rows, Scoring, StateId, TensorId};
-use crate::model::{Extras, Model, State};
+use crate::model::{Extras, Model, STATE_KEPT, State};
 use plimsoll_kernels::AttentionShape;
 
 /// The spelling of models whose layers have sizes of their own.
@@ -78,9 +78,9 @@ impl Architecture for NemotronH {
 
 fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(dtype) = &config.state_dtype {
+    if let Some(dtype) = config.state_dtype.as_ref().filter(|dtype| *dtype != "float32") {
         let dtype = crate::error::quoted(dtype);
-        notes.push(format!("the checkpoint asks for a recurrent state in {dtype}; it is kept in f32"));
+        notes.push(format!("the checkpoint asks for a recurrent state in {dtype}{STATE_KEPT}"));
     }
     notes.extend(config.mamba.and_then(|mixer| dt_note(mixer.dt_limit)));
     notes

@@ -3,6 +3,7 @@
 use super::Family;
 use crate::checkpoint::Checkpoint;
 use crate::error::{ModelError, quoted};
+use crate::model::STATE_KEPT;
 use crate::rope::Rope;
 use crate::zoo::fields::{Fields, Range, shown};
 use crate::zoo::llama::SILU;
@@ -115,7 +116,7 @@ fn notes(fields: &Fields<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(dtype) = fields.get("mamba_ssm_dtype").and_then(|v| v.as_str()).filter(|d| *d != "float32") {
         let dtype = quoted(dtype);
-        notes.push(format!("the checkpoint asks for a recurrent state in {dtype}; it is kept in f32"));
+        notes.push(format!("the checkpoint asks for a recurrent state in {dtype}{STATE_KEPT}"));
     }
     notes
 }
