@@ -342,7 +342,10 @@ pub(crate) fn estimate_only(model: &Model, geometry: &Geometry) -> Option<String
     let priced = &geometry.priced;
     let unrun = model.graph.ops.iter().any(|(_, op)| matches!(op, Op::Priced { .. }));
     let unrun = unrun.then(|| format!("{} has operations without kernels", model.architecture));
-    let formats = priced.kv.map(|pair| match (pair.k, pair.v) {
+    // Recurrent states have neither keys nor values.
+    let keyed = |states: &[State]| states.iter().any(|state| state.recurrent().is_none());
+    let stored = keyed(&model.states) || geometry.draft_depth > 0 && keyed(&model.extras.draft);
+    let formats = priced.kv.filter(|_| stored).map(|pair| match (pair.k, pair.v) {
         (k, v) if k == v => format!("KV in {} has no kernels", k.name()),
         (k, v) => format!("keys in {} and values in {} have no kernels", k.name(), v.name()),
     });

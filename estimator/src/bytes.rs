@@ -2,6 +2,9 @@
 
 pub use crate::error::{grouped, human};
 
+/// What is said of more bytes than an amount may be.
+pub(crate) const TOO_LARGE: &str = "too large: more than 9,223,372,036,854,775,807 bytes (2^63 - 1)";
+
 /// Reads an amount of bytes: `1_000_000`, `48GB` (powers of 1,000), `48GiB` (powers of 1,024), `1.5GiB`. Units in any
 /// case. A size that is no whole number of bytes, as `1.3GiB`, is cut to whole ones; a fraction of a byte is no size.
 ///
@@ -45,7 +48,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
     match u64::try_from(bytes) {
         Ok(bytes) if bytes <= i64::MAX as u64 => Ok(bytes),
-        _ => Err(wrong("too large: more than 9,223,372,036,854,775,807 bytes (2^63 - 1)")),
+        _ => Err(wrong(TOO_LARGE)),
     }
 }
 

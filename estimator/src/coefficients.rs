@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! total(context, slots, chunk) = W + slots·(R + P(context)·kv_full + Σ min(P(context), P(window + chunk − 1))·kv_window)
-//!                              + A(chunk) + io(context, slots, chunk) + retained
+//!                              + A(max(chunk, slots)) + io(context, slots, chunk) + retained
 //! ```
 //!
-//! with `P` rounding up to whole pages. Weights, recurrent state and KV are what the pools place, but for the padding of
+//! with `P` rounding up to whole pages; a step has room for a token of every slot. Weights, recurrent state and KV are what the pools place, but for the padding of
 //! views to 256 bytes. Activations and io are lines through exact prices, and say where and how well they hold.
 //!
 //! Totals never fall as any of these grows, and rise strictly with the context of models that look back at all of it. With
@@ -56,8 +56,8 @@ pub struct Sliding {
     pub per_token: u64,
 }
 
-/// `fixed + per_token · chunk`, through the exact prices at the first and last of the chunks `checked` (slots as in the
-/// geometry). It is for chunks from the first to the last of them.
+/// `fixed + per_token · chunk`, through the exact prices at the first and last of the chunks `checked` (context and
+/// slots as in the geometry). It is for chunks from the first to the last of them: no step is for fewer tokens than slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// Bytes whatever the chunk; may be negative, where the line leaves out a bend below its range.
@@ -70,10 +70,12 @@ pub struct Line {
     pub error_bound: u64,
 }
 
-/// `fixed + per_chunk_token · chunk + per_slot · slots + per_page · slots · pages(context)`, exact at the geometry. The
-/// slopes are differences of exact prices to whole bytes: tables and parameters come in steps, and parameters may be fewer
-/// for a longer context. So `per_page` is the slope from the shortest to the longest of the contexts that were priced, or 0
-/// where that falls, and `error_bound` is for contexts from `contexts[0]` to `contexts[1]` alone.
+/// `fixed + per_chunk_token · chunk + per_slot · slots + per_page · slots · pages(context)`, exact at the geometry, also
+/// where its chunk is below its slots. The slopes are differences of exact prices to whole bytes: tables and parameters
+/// come in steps, and parameters may be fewer for a longer context. So `per_page` is the slope from the shortest to the
+/// longest of the contexts that were priced, or 0 where that falls, and `error_bound` is for the contexts `checked` alone:
+/// between them a pool may be cut into other pieces, which have parameters of their own. A chunk costs nothing until there
+/// is a token for every slot, which is in that bound, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Io {
     /// Bytes whatever is asked.
@@ -89,6 +91,9 @@ pub struct Io {
     /// The shortest and the longest context that was priced; 0 and 0 in documents that do not say.
     #[serde(default)]
     pub contexts: [u32; 2],
+    /// Contexts that were priced: the geometry's, and by doubling from 1,024 to the model's own.
+    #[serde(default)]
+    pub checked: Vec<u32>,
 }
 
 impl Line {
@@ -152,6 +157,7 @@ impl Coefficients {
                 per_page: 0,
                 error_bound: 0,
                 contexts: [0; 2],
+                checked: Vec::new(),
             },
             retained: price.bytes.retained,
             padding: views.saturating_mul(ALIGN - 1),
@@ -185,9 +191,7 @@ impl Coefficients {
         let slot = self.recurrent_per_slot.saturating_add(self.kv_per_slot(context, chunk));
         let pools = u64::from(slots).saturating_mul(slot);
         let exact = self.weights.saturating_add(pools).saturating_add(self.retained);
-        // A step has room for a token of every slot.
-        let step = chunk.max(slots);
-        let lines = self.activations.at(step) + self.io.at(context, slots, step);
+        let lines = self.activations.at(chunk.max(slots)) + self.io.at(context, slots, chunk);
         u64::try_from(i128::from(exact) + lines).unwrap_or(if lines < 0 { 0 } else { u64::MAX })
     }
 
@@ -250,7 +254,9 @@ fn io(pricer: &Pricer<'_>, geometry: &Geometry, price: &Price, chunks: &[(u32, P
         let (run, rise) = (i64::from(to.0) - i64::from(from.0), to.1.saturating_sub(from.1));
         if run == 0 { 0 } else { rise / run }
     };
-    let mut points: Vec<(Geometry, i64)> = vec![(geometry.clone(), here)];
+    // Up to a token of every slot a longer chunk is the same price: the formula, which is a line, is off there.
+    let level = Geometry { prefill_chunk: geometry.prefill_chunk.max(geometry.slots), ..geometry.clone() };
+    let mut points: Vec<(Geometry, i64)> = vec![(geometry.clone(), here), (level, here)];
     let mut add = |other: Geometry| {
         let there = bytes(&pricer.price(&other).ok()?);
         points.push((other, there));
@@ -280,9 +286,11 @@ fn io(pricer: &Pricer<'_>, geometry: &Geometry, price: &Price, chunks: &[(u32, P
     let tables = per_page.saturating_mul(pages(geometry.context).into());
     let per_slot =
         add(doubled).map_or(0, |there| slope((geometry.slots, here), (twice, there)).saturating_sub(tables));
-    let mut io =
-        Io { fixed: 0, per_chunk_token, per_slot, per_page, error_bound: 0, contexts: [short.0, long.0] };
-    let at = |io: &Io, g: &Geometry| io.at(g.context, g.slots, g.prefill_chunk.max(g.slots));
+    let mut checked: Vec<u32> = lengths.iter().map(|(context, _)| *context).collect();
+    checked.dedup();
+    let contexts = [short.0, long.0];
+    let mut io = Io { fixed: 0, per_chunk_token, per_slot, per_page, error_bound: 0, contexts, checked };
+    let at = |io: &Io, g: &Geometry| io.at(g.context, g.slots, g.prefill_chunk);
     io.fixed = i64::try_from(i128::from(here) - at(&io, geometry)).unwrap_or(0);
     let off = |(g, bytes): &(Geometry, i64)| at(&io, g).abs_diff(i128::from(*bytes));
     let most = points.iter().map(off).max().unwrap_or(0);
@@ -302,7 +310,7 @@ impl fmt::Display for Coefficients {
         let a = &self.activations;
         let sign = if a.fixed < 0 { '−' } else { '+' };
         let (fixed, per_token) = (grouped(a.fixed.unsigned_abs()), grouped(a.per_token));
-        write!(f, ") {sign} {fixed} + chunk × {per_token} + tables")?;
+        write!(f, ") {sign} {fixed} + max(chunk, slots) × {per_token} + tables")?;
         if self.retained > 0 {
             write!(f, " + {}", grouped(self.retained))?;
         }

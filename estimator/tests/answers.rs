@@ -266,45 +266,6 @@ fn too_many_images_are_as_many_as_fit() {
 }
 
 #[test]
-fn what_changes_nothing_of_a_model_is_said() {
-    let cases: [(&str, &[&str], &str); 12] = [
-        ("llama-3.1-8b", &["--image-size", "10x10"], "how images are read is not known"),
-        ("gemma-3-12b-it", &["--image-size", "10x10"], "every image is scaled to one size"),
-        (
-            "gemma-3-12b-it",
-            &["--images", "2", "--image-size", "4096x4096"],
-            "every image is scaled to one size",
-        ),
-        ("gemma-3-12b-it", &["--images", "2", "--image-size", "max"], ""),
-        ("qwen3.5-27b", &["--images", "2", "--image-size", "640x480"], ""),
-        ("qwen3.5-27b", &["--draft", "llama-3.1-8b"], "--draft drafts nothing without --draft-depth"),
-        ("gemma-3-12b-it", &["--draft-depth", "2"], "--draft-depth costs nothing without --draft"),
-        ("llama-3.1-8b", &["--runtime", "llama.cpp", "--swa-full"], "no layer slides"),
-        ("llama-3.1-8b", &["--runtime", "llama.cpp", "--mla", "dense"], "no layer caches a latent"),
-        ("llama-3.1-8b", &["--runtime", "vllm", "--mamba-cache", "all"], "no layer is recurrent"),
-        ("llama-3.1-8b", &["--runtime", "vllm", "--no-hybrid-kv"], "all layers are alike"),
-        ("qwen3.5-27b", &["--draft-depth", "2"], ""),
-    ];
-    for (model, flags, expected) in cases {
-        let flags: Vec<String> = flags
-            .iter()
-            .map(|flag| if *flag == "llama-3.1-8b" { config(flag) } else { (*flag).to_owned() })
-            .collect();
-        let model = config(model);
-        let args: Vec<&str> =
-            std::iter::once(model.as_str()).chain(flags.iter().map(String::as_str)).collect();
-        let (code, report, said) = ask(&args);
-        let warnings = report["warnings"].to_string();
-        assert_eq!(code, 0, "{args:?}: {said}");
-        if expected.is_empty() {
-            assert_eq!((warnings.as_str(), said.as_str()), ("[]", ""), "{args:?}");
-        } else {
-            assert!(warnings.contains(expected) && said.contains(expected), "{args:?}: {warnings} {said}");
-        }
-    }
-}
-
-#[test]
 fn snapshots_given_up_are_a_number() {
     let llama = config("qwen3.5-27b");
     let (code, report, _) = ask(&[&llama, "--snapshots", "50", "--memory", "56GB"]);

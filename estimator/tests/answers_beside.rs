@@ -44,13 +44,33 @@ fn a_companion_that_cannot_be_is_a_refusal_by_its_name_and_limit() {
     // By another engine's rules it is the engine that does not hold it.
     let args = [llama.as_str(), "--runtime", "vllm", "--kv", "f16", "--with", &hybrid, "--memory", "80GiB"];
     assert_ne!(ask(&args).0, 4);
-    // What a model that goes was is unknown where it could not have been: its bytes can be given.
-    let (code, report, said) = ask(&[&small, "--slots", "300", "--context", "64", "--replaces", &wide]);
-    assert_eq!((code, &report["verdict"]), (4, &json!("cannot_price")), "{said}");
-    assert!(
-        said.contains("--replaces") && said.contains("qwen3-8b") && said.contains("give the bytes"),
-        "{said}"
-    );
+}
+
+/// A model that goes is what it is by itself, whatever is asked of the one that comes.
+#[test]
+fn what_goes_is_priced_by_itself() {
+    let (small, wide) = (config("smollm2-135m"), config("qwen3-8b"));
+    // No geometry of it fits WebGPU's least limits.
+    let huge = format!("{}/../models/tests/data/priced/llama-4-scout.json", env!("CARGO_MANIFEST_DIR"));
+    for more in [&[][..], &["--runtime", "llama.cpp"], &["--runtime", "vllm"]] {
+        let (_, alone, _) = ask(&[&[wide.as_str()], more].concat());
+        // Rows of 151,936 logits for 300 slots are past a binding.
+        for asked in [&["--slots", "300", "--context", "64"][..], &["--chunk", "64", "--kv", "f32"]] {
+            let (code, report, said) = ask(&[&[small.as_str(), "--replaces", &wide], asked, more].concat());
+            assert_eq!((code, said.as_str()), (0, ""), "{asked:?} {more:?}");
+            assert_eq!(
+                report["others"]["replaced"][0]["bytes"], alone["bytes"]["total"],
+                "{asked:?} {more:?}"
+            );
+        }
+    }
+    // What has no price is told where nothing is credited with it.
+    for memory in [&[][..], &["--memory", "8GiB"], &["--device", "lavapipe"]] {
+        let (code, report, said) = ask(&[&[small.as_str(), "--replaces", &huge], memory].concat());
+        assert_eq!(code, 0, "{said}");
+        let told = |text: &str| text.contains("--replaces") && text.contains("give the bytes");
+        assert!(told(&said) && told(&report["warnings"].to_string()), "{said}");
+    }
 }
 
 #[test]

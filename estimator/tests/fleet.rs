@@ -30,6 +30,8 @@ name = "nvidia-rtx-3060-12"
 [[device]]
 name = "apple-m4-max-128"
 [[device]]
+name = "intel-lunar-lake-140v-32"
+[[device]]
 name = "my own box"
 memory = "20GB"
 [[model]]
@@ -55,7 +57,7 @@ fn cells_say_what_single_estimates_say() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let cells = report["cells"].as_array().unwrap();
-    assert_eq!((report["schema"].as_u64(), cells.len()), (Some(1), 3 * 3 * 2));
+    assert_eq!((report["schema"].as_u64(), cells.len()), (Some(1), 4 * 3 * 2));
     let count = |word: &str| cells.iter().filter(|c| c["verdict"] == word).count() as u64;
     assert_eq!(report["fits"].as_u64(), Some(count("fits")));
     assert!(count("fits") > 0 && count("refused") > 0 && count("cannot_price") == 0, "{report}");
@@ -95,7 +97,7 @@ fn a_bad_row_says_so_in_its_cells_and_stops_nothing() {
 device = [{ name = "apple-m4-max-128" }, { name = "no such thing" }, { name = "" }]
 model = [{ path = "models/gemma-3-270m.json" }, { path = "models/none.json" },
          { path = "models/gemma-3-270m.json", weights = "q99" }]
-geometry = [{}, { kv = "q9" }, { context = 0 }]
+geometry = [{}, { kv = "q9" }, { context = 4000000000 }]
 "#;
     let output = run(&["--fleet", &fleet("bad", text), "--json"]);
     assert_eq!(output.status.code(), Some(0));
@@ -232,6 +234,13 @@ fn a_slip_in_the_file_is_named_with_its_line() {
         ("nothing-at-all", "memory = \"0GiB\"", 3, "refuse everything"),
         ("unknown-key", "\ncolour = 3", 4, "colour"),
         ("not-toml", "memory = = 3", 3, ""),
+        ("too-large", "memory = 9223372036854775808", 3, ""),
+        ("too-large-text", "max_buffer = \"9223372036854775808\"", 3, "2^63 - 1"),
+        ("deep", &format!("{}a = 3", "a.".repeat(200)), 3, "recursion limit"),
+        ("no-context", "memory = 3\n[[geometry]]\ncontext = 0", 5, "context = 0"),
+        ("no-slots", "memory = 3\n[[geometry]]\nslots = 0", 5, "whole number from 1"),
+        ("less", "memory = 3\n[[geometry]]\nchunk = -1", 5, "whole number from 1"),
+        ("more", "memory = 3\n[[geometry]]\nslots = 4294967296", 5, "whole number from 1"),
     ] {
         let text = format!("[[device]]\nname = \"odd\"\n{row}\n{model}");
         let output = run(&["--fleet", &fleet(name, &text)]);
@@ -239,6 +248,52 @@ fn a_slip_in_the_file_is_named_with_its_line() {
         assert_eq!(output.status.code(), Some(2), "{name}: {words}");
         assert!(words.contains(&format!("line {line}: ")) && words.contains(said), "{name}: {words}");
         assert!(!words.contains("Amount"), "{name}: {words}");
+    }
+    for (name, text, line) in [
+        (
+            "control",
+            format!("[[device]]\nname = \"a\"\n[[device]]\nname = \"a\\u001b[31m\"\nmemory = 3{model}"),
+            4,
+        ),
+        ("nothing", String::new(), 1),
+        (
+            "deep-later",
+            format!("[[device]]\nname = \"a\"\n{model}\n{}a = 3\n[[device]]\n", "a.".repeat(200)),
+            7,
+        ),
+    ] {
+        let output = run(&["--fleet", &fleet(name, &text)]);
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {words}");
+        assert!(words.contains(&format!("line {line}: ")) && !words.trim().ends_with(':'), "{name}: {words}");
+    }
+}
+
+/// Where memory is one pool the host's share of a load must have room in it, too, as of a single estimate.
+#[test]
+fn what_a_load_holds_on_the_host_is_held_against_one_pool() {
+    let (device, model) = ("intel-lunar-lake-140v-32", config("llama-3.1-8b"));
+    for chunk in ["1", "2048"] {
+        let single = |context: u64| {
+            let context = context.to_string();
+            let numbers = ["--context", &context, "--chunk", chunk, "--kv", "f32"];
+            let args = [&[model.to_str().unwrap(), "--device", device, "--json"], &numbers[..]].concat();
+            let output = run(&args);
+            (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap())
+        };
+        let most = single(32).1["largest"]["context"].as_u64().unwrap();
+        for (context, verdict) in [(most, "fits"), (most + 32, "refused")] {
+            let text = format!(
+                "device = [{{ name = \"{device}\" }}]\nmodel = [{{ path = \"models/llama-3.1-8b.json\" }}]\n\
+                 geometry = [{{ context = {context}, chunk = {chunk}, kv = \"f32\" }}]\n"
+            );
+            let output = run(&["--fleet", &fleet(&format!("pool-{chunk}-{verdict}"), &text), "--json"]);
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let (cell, (code, alone)) = (&report["cells"][0], single(context));
+            assert_eq!((code == Some(0), &alone["verdict"]), (verdict == "fits", &verdict.into()));
+            assert_eq!(cell["verdict"], verdict, "{context}: {cell}");
+            assert_eq!(cell["largest_context"], most, "{context}: {cell}");
+        }
     }
 }
 

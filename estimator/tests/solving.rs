@@ -6,11 +6,10 @@ mod common;
 use common::hybrid::Hybrid;
 use common::{Toy, open};
 use plimsoll_estimator::budget::Setting;
-use plimsoll_estimator::plan::Segment;
 use plimsoll_estimator::report::Question;
 use plimsoll_estimator::verdict::{Broke, admit};
 use plimsoll_estimator::{
-    Budget, Coefficients, Geometry, Overhead, Plan, PlanError, Pricer, Reading, Report, Solver, Verdict,
+    Budget, Geometry, Overhead, Plan, PlanError, Pricer, Reading, Report, Solver, Verdict,
 };
 use plimsoll_kernels::{AttentionShape, KvFormat, Limits, Profile};
 use plimsoll_models::Model;
@@ -307,100 +306,6 @@ proptest! {
         let (price, plan) = (pricer.price(&asked), pricer.plan(&asked));
         prop_assert_eq!(price.map(|p| p.total()), plan.map(|p| p.total()));
         let _ = plimsoll_estimator::admit(&model, &asked, &profile, None, Overhead::default());
-    }
-}
-
-/// The formula is the price: weights, KV and recurrent state to the byte, the rest within what it says.
-#[test]
-fn coefficients_make_the_total() {
-    for config in [
-        "nemotron-3-nano-30b-a3b",
-        "llama-3.1-8b",
-        "gemma-3-27b-it-reconstructed",
-        "gemma-4-31b-it-nvfp4",
-        "gpt-oss-20b",
-        "qwen3.5-9b",
-        "mamba2-130m-hf",
-        "smollm2-135m",
-    ] {
-        let (_, model) = open(&format!("configs/{config}.json"));
-        let profile = Profile::webgpu_default();
-        let pricer = Pricer::new(&model, &profile);
-        for (slots, chunk, draft_depth) in [(1, 512, 0), (4, 256, 2)] {
-            let asked = Geometry {
-                slots,
-                prefill_chunk: chunk,
-                draft_depth,
-                logit_rows: slots,
-                ..Geometry::default_for(8192)
-            };
-            let line = Coefficients::new(&pricer, &asked).unwrap();
-            let json = serde_json::to_string(&line).unwrap();
-            assert_eq!(serde_json::from_str::<Coefficients>(&json).unwrap(), line);
-            assert!(line.activations.error_bound < 1 << 20, "{config} {line:?}");
-            for (context, slots, chunk) in [
-                (8192, slots, chunk),
-                (4096, slots, chunk),
-                (32, slots, chunk),
-                (32_768, slots, chunk),
-                (8192, slots, 64),
-                (8192, 2 * slots, chunk),
-            ] {
-                let at =
-                    Geometry { context, slots, prefill_chunk: chunk, logit_rows: slots, ..asked.clone() };
-                let price = pricer.price(&at).unwrap();
-                assert_eq!(line.weights, price.segment_bytes(Segment::Weights), "{config}");
-                assert_eq!(
-                    line.recurrent_per_slot * u64::from(slots),
-                    price.segment_bytes(Segment::Recurrent),
-                    "{config}"
-                );
-                assert_eq!(
-                    line.kv_per_slot(context, chunk) * u64::from(slots),
-                    price.segment_bytes(Segment::Kv),
-                    "{config}"
-                );
-                if line.activations.checked.contains(&chunk)
-                    && slots == asked.slots
-                    && [8192, 4096, 32_768].contains(&context)
-                {
-                    let (formula, total) = (line.total(context, slots, chunk), price.total());
-                    assert!(
-                        formula.abs_diff(total) <= line.error_bound(),
-                        "{config} {at:?}: {formula} for {total}, {line:?}"
-                    );
-                }
-            }
-        }
-    }
-}
-
-/// Parameters of KV ranges are fewer for some longer contexts: the formula has no fall of them in it, and says between
-/// which contexts its bound holds.
-#[test]
-fn coefficients_do_not_fall_with_the_context() {
-    let (_, model) = open("configs/phi-4.json");
-    let profile = Profile::webgpu_default();
-    let pricer = Pricer::new(&model, &profile);
-    for context in [8192, 20_000, 60_000, 82_573] {
-        let asked = Geometry {
-            context,
-            slots: 8,
-            prefill_chunk: 511,
-            kv: KvFormat::F32,
-            logit_rows: 8,
-            ..Geometry::default_for(8192)
-        };
-        let line = Coefficients::new(&pricer, &asked).unwrap();
-        assert!(line.io.per_page >= 0, "{context}: {:?}", line.io);
-        assert_eq!(line.io.contexts, [1024, context.max(model.context_max)]);
-        let [short, long] = line.io.contexts;
-        let priced = std::iter::successors(Some(short), |c| Some(2 * c)).take_while(|c| *c < long);
-        for there in priced.chain([context, long]) {
-            let price = pricer.price(&Geometry { context: there, ..asked.clone() }).unwrap();
-            let off = line.total(there, 8, 511).abs_diff(price.total());
-            assert!(off <= line.error_bound(), "{context}, {there}: {off}, {:?}", line.io);
-        }
     }
 }
 

@@ -25,20 +25,25 @@ pub(super) fn companions(args: &Args, inputs: &mut Vec<PathBuf>) -> Result<Vec<(
 }
 
 /// Prices everything else that is named: what stays on the device, and what leaves it, whose files are added to `inputs`.
+/// With it what is said of those that leave and cannot be priced, where nothing is credited.
 pub(super) fn others(
     args: &Args,
     company: &Company<'_>,
     geometry: &Geometry,
     profile: &Profile,
+    credited: bool,
     inputs: &mut Vec<PathBuf>,
-) -> Result<Others, Failure> {
+) -> Result<(Others, Vec<String>), Failure> {
     // What stands against one of them is in the verdict.
     let mut others = Others { here: company.able(geometry), ..Others::default() };
+    let mut unknown = Vec::new();
     for text in &args.replaces {
         let path = Path::new(text);
         let there = on_hub(path).is_some() || path.exists();
-        let replaced = match bytes::positive(text) {
-            Ok(bytes) if !there => Replaced { name: "what is replaced".into(), bytes },
+        match bytes::positive(text) {
+            Ok(bytes) if !there => {
+                others.replaced.push(Replaced { name: "what is replaced".into(), bytes });
+            }
             Err(why) if !there => {
                 return Err(Failure::Usage(format!("--replaces {text:?}: no such file, and {why}")));
             }
@@ -46,26 +51,36 @@ pub(super) fn others(
                 let checkpoint = open(path)?;
                 inputs.extend(checkpoint.files());
                 let model = build(&checkpoint, Some(path))?;
-                let other = match args.peer.engine() {
-                    Some(engine) => {
-                        let options = args.peer.options(args.limits.max_allocation);
-                        Other::of_engine(&model, Role::Beside, geometry, engine, &options)
+                match leaving(args, &model, profile) {
+                    Ok(other) => others.replaced.push(Replaced { name: other.name, bytes: other.total }),
+                    Err(error) => {
+                        let what = format!("--replaces {text}");
+                        let detail =
+                            format!("what becomes free with it is not known: {error}; give the bytes");
+                        if credited {
+                            return Err(ModelError::Unsupported { what, detail }.into());
+                        }
+                        unknown.push(format!("{what}: {detail}"));
                     }
-                    None => Other::model(&Pricer::new(&model, profile), Role::Beside, geometry),
-                };
-                let unknown = |error: PlanError| ModelError::Unsupported {
-                    what: format!("--replaces {text}"),
-                    detail: format!(
-                        "with this geometry it could not be there, so that what becomes free is unknown: {error}; give the bytes"
-                    ),
-                };
-                let other = other.map_err(unknown)?;
-                Replaced { name: other.name, bytes: other.total }
+                }
             }
-        };
-        others.replaced.push(replaced);
+        }
     }
-    Ok(others)
+    Ok((others, unknown))
+}
+
+/// A model that leaves, as it is by itself: how it was started is not known, and has nothing to do with what is asked of the
+/// model that comes. So answers that vary a geometry are answers to one and the same credit.
+fn leaving(args: &Args, model: &Model, profile: &Profile) -> Result<Other, PlanError> {
+    let own = Geometry::default_for(model.context_max);
+    match args.peer.engine() {
+        Some(engine) => {
+            let own = Geometry { prefill_chunk: engine.default_chunk(), ..own };
+            let options = args.peer.options(args.limits.max_allocation);
+            Other::of_engine(model, Role::Beside, &own, engine, &options)
+        }
+        None => Other::model(&Pricer::new(model, profile), Role::Beside, &own),
+    }
 }
 
 /// What is said of a companion that was made for less context than is asked for.

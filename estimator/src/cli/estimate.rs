@@ -2,6 +2,7 @@
 
 use super::args::{GeometryArgs, LimitArgs, Output, build, kv};
 use super::beside::{companions, others, shorter};
+use super::effect;
 use super::modes::Given;
 use super::peer_args::{ImageArgs, PeerArgs};
 use super::{Failure, bytes, output, show};
@@ -23,7 +24,6 @@ use crate::snapshot_bytes;
 use crate::verdict::{Broke, Lasts, Overhead};
 use crate::weights::{self, WeightsError};
 use plimsoll_kernels::Profile;
-use plimsoll_models::model::{Grid, State};
 use plimsoll_models::{Checkpoint, Model, ModelError};
 use serde::Serialize;
 use std::mem::ManuallyDrop;
@@ -58,8 +58,8 @@ pub struct Args {
     #[arg(long = "with", value_name = "MODEL")]
     pub beside: Vec<PathBuf>,
     /// A model that leaves the device before this one comes, or the bytes that become free with it: told, and added to what
-    /// an adapter says is free. What a device of the table has and a --memory are for everything together: to those nothing
-    /// is added
+    /// an adapter says is free. A model is priced by itself, at its own default geometry: where it was started with another,
+    /// give the bytes. What a device of the table has and a --memory are for everything together: to those nothing is added
     #[arg(long, value_name = "MODEL|BYTES", allow_negative_numbers = true)]
     pub replaces: Vec<String>,
     /// Images.
@@ -134,51 +134,6 @@ impl Args {
         let priced = Priced { images, ..asked.priced.clone() };
         let asked = Geometry { draft_depth: self.draft_depth, priced, ..asked }.with_kv(pair);
         self.peer.geometry(asked, self.geometry.chunk)
-    }
-}
-
-impl Args {
-    /// What was asked for and changes nothing of this model's price. That hangs on the model, which scripts go through many
-    /// of, so it is said and not refused.
-    fn without_effect(&self, model: &Model) -> Vec<String> {
-        let name = &model.name;
-        let any = |is: fn(&State) -> bool| model.states.iter().any(is);
-        let recurrent = any(|state| state.recurrent().is_some());
-        let states = any(|state| state.recurrent().is_some_and(|shape| shape.values > 0));
-        let sliding = any(|state| matches!(state, State::KvSliding { .. }));
-        let scales_all =
-            model.extras.vision.as_ref().is_some_and(|tower| matches!(tower.grid, Grid::Fixed { .. }));
-        let drafter = self.draft.is_some() || !model.extras.draft.is_empty();
-        let cases = [
-            (self.draft.is_some() && self.draft_depth == 0, "--draft drafts nothing without --draft-depth"),
-            (self.draft_depth > 0 && !recurrent && !drafter, "--draft-depth costs nothing without --draft"),
-            (
-                self.images.image_size.is_some() && model.extras.vision.is_none(),
-                "--image-size changes nothing: how images are read is not known",
-            ),
-            (
-                self.images.image_size.is_some_and(|size| size != (0, 0)) && scales_all,
-                "--image-size changes nothing: every image is scaled to one size",
-            ),
-            (self.peer.swa_full && !sliding, "--swa-full changes nothing: no layer slides"),
-            (
-                self.peer.no_hybrid_kv && !sliding && !recurrent,
-                "--no-hybrid-kv changes nothing: all layers are alike",
-            ),
-            (
-                self.peer.mamba_cache.is_some() && !recurrent,
-                "--mamba-cache changes nothing: no layer is recurrent",
-            ),
-            (
-                self.peer.mamba_ssm_cache_dtype.is_some() && !states,
-                "--mamba-ssm-cache-dtype changes nothing: no layer keeps a recurrent state",
-            ),
-            (
-                self.peer.mla.is_some() && !any(|s| s.latent().is_some()),
-                "--mla changes nothing: no layer caches a latent",
-            ),
-        ];
-        cases.into_iter().filter(|(holds, _)| *holds).map(|(_, said)| format!("{name}: {said}")).collect()
     }
 }
 
@@ -343,9 +298,6 @@ pub fn run(
     cache_limit.keeps(geometry.priced.snapshots, each).map_err(Failure::Usage)?;
     let mut warnings = note_warnings(&model, &geometry);
     warnings.extend(idle.into_iter().inspect(|said| output::note(format_args!("plimsoll: {said}"))));
-    warnings.extend(args.without_effect(&model).into_iter().inspect(|said| {
-        output::note(format_args!("plimsoll: {said}"));
-    }));
     warnings.extend(image_warning(&model, &geometry).into_iter().inspect(|said| {
         output::note(format_args!("plimsoll: {said}"));
     }));
@@ -354,16 +306,18 @@ pub fn run(
     let drafts = args.peer.engine().is_none().then_some(&*model);
     let options = args.peer.options(args.limits.max_allocation);
     let mut company = Company::new(&companions, drafts, &profile).held_by(args.peer.engine(), options);
-    let others = others(args, &company, &geometry, &profile, &mut inputs)?;
-    warnings.extend(others.here.iter().filter_map(|other| shorter(other, &geometry)).inspect(|said| {
+    // The table says what a device has in all, an adapter what is free of it.
+    let read = derived.is_some();
+    let live = read && device.is_none();
+    let (others, unknown) = others(args, &company, &geometry, &profile, live, &mut inputs)?;
+    let idle = effect::without(args, &model, &geometry, &profile, &companions);
+    let short = others.here.iter().filter_map(|other| shorter(other, &geometry));
+    warnings.extend(idle.into_iter().chain(unknown).chain(short).inspect(|said| {
         output::note(format_args!("plimsoll: {said}"));
     }));
     if let Some(page) = &args.html {
         output::spares("--html", page, &inputs)?;
     }
-    // The table says what a device has in all, an adapter what is free of it.
-    let read = derived.is_some();
-    let live = read && device.is_none();
     let counted = if device.is_some() { others.staying() } else { others.clone() };
     let alone = Others { here: Vec::new(), ..counted.clone() };
     let whole = policy.budget_beside(derived.clone(), &alone);

@@ -17,6 +17,8 @@
 //! priced. The exit code is 0 whatever the cells say, refusals among them: 2 and 5 are of the file itself, sizes that are
 //! none among what is wrong with it.
 
+mod file;
+
 use super::args::{Output, build, on_hub, open};
 use super::{Failure, bytes, output, show};
 use crate::budget::{Budget, Reading};
@@ -29,106 +31,17 @@ use crate::pricer::Pricer;
 use crate::solve::{End, Solver};
 use crate::verdict::Overhead;
 use crate::weights;
+use file::{Amount, DeviceRow, File, GeometryRow, ModelRow, Name};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_kernels::{Limits, Profile};
 use plimsoll_models::Model;
 use rayon::prelude::*;
-use serde::de::{Unexpected, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use std::fmt;
-use std::path::{Path, PathBuf};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
 use std::time::Instant;
 
 /// More cells than this are a mistake of the file.
 const MAX_CELLS: usize = 100_000;
-/// More bytes than this are no such file.
-const MAX_FILE: u64 = 16 << 20;
-
-/// Bytes, written as a number or as `48GiB`. Nothing fits in nothing: 0 is a slip, and no row of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Amount(u64);
-
-impl<'d> Deserialize<'d> for Amount {
-    fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl Visitor<'_> for Reader {
-            type Value = Amount;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bytes, as a number above 0 or a text like \"48GiB\"")
-            }
-
-            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Amount, E> {
-                match u64::try_from(number) {
-                    Ok(number) => self.visit_u64(number),
-                    Err(_) => Err(E::invalid_value(Unexpected::Other("less than none"), &self)),
-                }
-            }
-
-            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Amount, E> {
-                if number == 0 {
-                    return Err(E::invalid_value(
-                        Unexpected::Other("0, which would refuse everything"),
-                        &self,
-                    ));
-                }
-                Ok(Amount(number))
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Amount, E> {
-                self.visit_u64(bytes::parse(text).map_err(E::custom)?)
-            }
-        }
-        from.deserialize_any(Reader)
-    }
-}
-
-/// What is wrong with the text, behind the number of its line and before the line.
-fn at_line(text: &str, error: &toml::de::Error) -> String {
-    const LONGEST: usize = 120;
-    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
-        return error.message().to_owned();
-    };
-    let number = before.matches('\n').count();
-    let line = text.lines().nth(number).unwrap_or_default().trim();
-    let end = if line.chars().count() > LONGEST { "…" } else { "" };
-    let line: String = line.chars().take(LONGEST).collect();
-    format!("line {}: {}: {line}{end}", number + 1, error.message())
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeviceRow {
-    name: String,
-    memory: Option<Amount>,
-    max_buffer: Option<Amount>,
-    max_binding: Option<Amount>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ModelRow {
-    path: PathBuf,
-    weights: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GeometryRow {
-    context: Option<u32>,
-    slots: Option<u32>,
-    chunk: Option<u32>,
-    kv: Option<String>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    device: Vec<DeviceRow>,
-    model: Vec<ModelRow>,
-    #[serde(default)]
-    geometry: Vec<GeometryRow>,
-}
 
 /// One device, one model, one geometry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,7 +58,7 @@ pub struct Cell {
     pub verdict: String,
     pub total: Option<u64>,
     pub budget: Option<u64>,
-    /// The longest context whose steady state fits, with the rest as asked.
+    /// The longest context that fits, its load too, with the rest as asked.
     pub largest_context: Option<u32>,
     /// What ended the search for it, where that was not one that does not fit.
     #[serde(default)]
@@ -170,18 +83,24 @@ pub struct FleetReport {
     pub warnings: Vec<String>,
 }
 
-/// A device as it is priced: its profile, and what memory it has. None of its own that is known is no budget, as of a
-/// single estimate.
-type Machine = (Profile, Option<Budget>);
+/// A device as it is priced.
+struct Machine {
+    profile: Profile,
+    /// What memory it has. None of its own that is known is no budget, as of a single estimate.
+    budget: Option<Budget>,
+    /// The memory that the host's share of a load must have room in, too.
+    unified: Option<u64>,
+}
 
 fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
     let [memory, buffer, binding] =
         [row.memory, row.max_buffer, row.max_binding].map(|size| size.map(|Amount(bytes)| bytes));
-    let known = table.find(&row.name);
-    let (mut profile, reading) = match (&known, memory) {
-        (Ok(device), None) => (device.profile(), device.reading(&table.date)),
-        (Ok(device), Some(_)) => (device.profile(), None),
-        (Err(_), Some(_)) => (Profile::new(&row.name, Limits::webgpu_default(), None, false), None),
+    let Name(name) = &row.name;
+    let known = table.find(name);
+    let (mut profile, reading, unified) = match (&known, memory) {
+        (Ok(device), None) => (device.profile(), device.reading(&table.date), device.pool()),
+        (Ok(device), Some(_)) => (device.profile(), None, None),
+        (Err(_), Some(_)) => (Profile::new(name, Limits::webgpu_default(), None, false), None, None),
         (Err(error), None) => return Err(error.to_string()),
     };
     let limits = &mut profile.limits;
@@ -196,7 +115,7 @@ fn machine(row: &DeviceRow, table: &DeviceTable) -> Result<Machine, String> {
         taken: 0,
         excluded: Vec::new(),
     });
-    Ok((profile, Budget::resolve(None, own.or(reading))))
+    Ok(Machine { profile, budget: Budget::resolve(None, own.or(reading)), unified })
 }
 
 fn model(row: &ModelRow, folder: &Path) -> Result<Model, String> {
@@ -211,11 +130,12 @@ fn model(row: &ModelRow, folder: &Path) -> Result<Model, String> {
 
 fn geometry(row: &GeometryRow, model: &Model) -> Result<Geometry, String> {
     let default = Geometry::default_for(model.context_max);
-    let slots = row.slots.unwrap_or(default.slots);
+    let [context, slots, chunk] = row.numbers();
+    let slots = slots.unwrap_or(default.slots);
     let geometry = Geometry {
-        context: row.context.unwrap_or(default.context),
+        context: context.unwrap_or(default.context),
         slots,
-        prefill_chunk: row.chunk.unwrap_or(default.prefill_chunk),
+        prefill_chunk: chunk.unwrap_or(default.prefill_chunk),
         logit_rows: slots.max(1),
         ..default
     };
@@ -240,12 +160,12 @@ fn cells(
     // Of what a row leaves open only the context is the model's to say.
     let default = Geometry::default_for(0);
     let blank = |g: &GeometryRow| Cell {
-        device: row.name.clone(),
+        device: row.name.0.clone(),
         model: asked.path.display().to_string(),
         weights: asked.weights.clone().unwrap_or_else(|| "as-stored".into()),
-        context: g.context,
-        slots: g.slots.or(Some(default.slots)),
-        prefill_chunk: g.chunk.or(Some(default.prefill_chunk)),
+        context: g.numbers()[0],
+        slots: g.numbers()[1].or(Some(default.slots)),
+        prefill_chunk: g.numbers()[2].or(Some(default.prefill_chunk)),
         kv: g.kv.clone().unwrap_or_else(|| "f16".into()),
         verdict: "cannot_price".into(),
         total: None,
@@ -261,10 +181,10 @@ fn cells(
             return file.geometry.iter().map(cell).collect();
         }
     };
-    let (profile, budget) = machine;
+    let Machine { profile, budget, unified } = machine;
     let pricer = Pricer::new(model, profile);
     // What fits once it is there must also fit while it comes.
-    let load = LoadRoom { device: budget.as_ref().map(|budget| budget.bytes), unified: None };
+    let load = LoadRoom { device: budget.as_ref().map(|budget| budget.bytes), unified: *unified };
     let company = Company::new(&[], None, profile).loading(load);
     let solver = Solver {
         pricer: &pricer,
@@ -277,16 +197,19 @@ fn cells(
             Ok(geometry) => geometry,
             Err(why) => return Cell { reason: Some(why), ..blank(g) },
         };
-        let over = |what: &str, need: u64| {
-            let budget = budget.as_ref().filter(|budget| need > budget.bytes)?;
-            Some(format!("{what}: {} of {}", bytes::human(need), bytes::human(budget.bytes)))
+        let over = |what: &str, need: u64, have: Option<u64>| {
+            let have = have.filter(|have| need > *have)?;
+            Some(format!("{what}: {} of {}", bytes::human(need), bytes::human(have)))
         };
         let (verdict, total, reason) = match pricer.price(&geometry) {
             Err(error @ PlanError::Graph { .. }) => ("cannot_price", None, Some(error.to_string())),
             Err(error) => ("refused", None, Some(error.to_string())),
             Ok(price) => {
                 let peak = price.total().saturating_add(price.staging);
-                match over("total", price.total()).or_else(|| over("load peak", peak)) {
+                let all = peak.saturating_add(price.bytes.load_host);
+                let have = budget.as_ref().map(|budget| budget.bytes);
+                let steady = over("total", price.total(), have).or_else(|| over("load peak", peak, have));
+                match steady.or_else(|| over("load peak with the host's share", all, *unified)) {
                     None if budget.is_none() => {
                         let why = "no memory of its own is known: give it one (memory = \"8GiB\")";
                         ("no_budget", Some(price.total()), Some(why.to_owned()))
@@ -320,22 +243,8 @@ fn cells(
 /// [`Failure::File`] when the file cannot be read; [`Failure::Usage`] when it is no such file, names nothing, or makes more
 /// than 100,000 cells. What is wrong with one row is in its cells.
 pub fn run(path: &Path, step: &(dyn Fn(usize) + Sync)) -> Result<FleetReport, Failure> {
-    let read = |error| Failure::file("read", path, error);
-    let meta = std::fs::metadata(path).map_err(read)?;
     let wrong = |why: String| Failure::Usage(format!("--fleet {}: {why}", path.display()));
-    if !meta.is_file() {
-        return Err(wrong("no regular file".into()));
-    }
-    if meta.len() > MAX_FILE {
-        let size = meta.len();
-        return Err(wrong(format!("{size} bytes are too many for a list of devices, models and geometries")));
-    }
-    let text = std::fs::read_to_string(path).map_err(read)?;
-    let mut file: File = toml::from_str(&text).map_err(|e| wrong(at_line(&text, &e)))?;
-    // They are shown on terminals.
-    if let Some(row) = file.device.iter().find(|row| row.name.chars().any(char::is_control)) {
-        return Err(wrong(format!("device {:?}: expected a name without control characters", row.name)));
-    }
+    let mut file = File::read(path)?;
     if file.geometry.is_empty() {
         file.geometry.push(GeometryRow::default());
     }

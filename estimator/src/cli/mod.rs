@@ -6,6 +6,7 @@
 
 pub mod args;
 mod beside;
+mod effect;
 pub mod estimate;
 mod failure;
 pub mod fleet;
