@@ -44,6 +44,31 @@ fn least(flag: &str, args: &[&str]) -> u64 {
     enough - spare / 1024
 }
 
+/// Memory that cannot be had is an error by its name, before a collection that gets none ends the process.
+#[test]
+fn no_memory_is_an_answer() {
+    let gemma = support::data("../../.cache/models/gemma-3-270m-q4_k_m.gguf");
+    let gemma = gemma.exists().then(|| gemma.display().to_string());
+    let demo = ["estimate", "--context", "64"].map(str::to_owned).to_vec();
+    let asked = gemma
+        .iter()
+        .flat_map(|model| [vec!["inspect".to_owned(), model.clone()], vec!["run".into(), model.clone()]]);
+    for args in asked.chain([demo]) {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        // With 1 the system ends the process before it begins.
+        for megabytes in [2, 4, 12, 32, 80, 100, 110, 120, 130, 140] {
+            let output = under("-d", megabytes * 1024, &args);
+            let (code, said) = (code(&output), stderr(&output));
+            assert!([0, 6].contains(&code), "{args:?} with {megabytes} MiB: {code} {said}");
+            assert_eq!(
+                code == 6,
+                said.contains("memory") || said.contains("ulimit"),
+                "{args:?} {megabytes}: {said}"
+            );
+        }
+    }
+}
+
 /// The command line's own work has its stack; what a driver's threads get is the shell's word.
 #[test]
 fn a_stack_of_any_size_is_an_answer() {

@@ -1,5 +1,7 @@
 //! The limits that a shell sets this process (`ulimit`), where they can be read: on Linux.
 
+use std::io;
+
 /// `/proc/self/limits`; empty where there is no such file.
 pub fn text() -> String {
     std::fs::read_to_string("/proc/self/limits").unwrap_or_default()
@@ -21,4 +23,39 @@ pub fn soft(limits: &str, name: &str) -> Option<u64> {
 /// `None` where there is none.
 pub fn stack() -> Option<u64> {
     soft(&text(), "Max stack size")
+}
+
+/// Whether so many bytes of memory can be had now. Collections end the process where they get none, and a limit of the shell
+/// (`ulimit -v`, `-d`) may be why: whoever is about to take a lot asks first.
+///
+/// # Errors
+/// [`io::ErrorKind::OutOfMemory`], with how many.
+pub fn room(bytes: usize) -> io::Result<()> {
+    let mut held = Vec::<u8>::new();
+    // Looked at, so that no compiler finds out that nobody needs it.
+    match std::hint::black_box(&mut held).try_reserve_exact(bytes) {
+        Ok(()) => Ok(()),
+        Err(_) => {
+            let why = format!(
+                "no memory: about {bytes} bytes are needed, and the system or a limit of the shell (ulimit) gives no more"
+            );
+            Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_had_is_and_what_cannot_is_an_error() {
+        assert!(room(0).is_ok() && room(1 << 20).is_ok());
+        for bytes in [usize::MAX, isize::MAX as usize, 1 << 60] {
+            let error = room(bytes).map_err(|error| (error.kind(), error.to_string()));
+            assert!(
+                error.is_err_and(|(kind, why)| kind == io::ErrorKind::OutOfMemory && why.contains("ulimit"))
+            );
+        }
+    }
 }

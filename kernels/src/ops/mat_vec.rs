@@ -6,7 +6,7 @@
 //! * GPUs, and drivers without subgroups of 8: lanes share K by granules of octs, and are summed at the end. A software
 //!   driver wants the workgroup to be one subgroup (no barrier, no workgroup memory), a GPU 64 lanes.
 //! * Software drivers with subgroups of 8 or more: lanes have rows of their own (`row_lanes`), 4 each; for one row of x and
-//!   formats without blocks they stand side by side in 16 rows (`spread_lanes.wgsl`).
+//!   values without scales they stand side by side in 16 rows (`spread_lanes.wgsl`).
 //!
 //! Both can take in the root-mean-square norm before them (`x·w` is summed, and the sums are divided by the root at the
 //! end) and do the gate after them (the matrix has the rows of the gate and then those of what it gates): three dispatches
@@ -124,7 +124,8 @@ impl Variant {
         let mut rows = tuning.mat_vec_rows.max(1);
         if mat_mat::body(profile) == mat_mat::Body::Broadcast {
             let own = (rows / row_lanes::LANES).clamp(1, 8) * row_lanes::LANES;
-            let spread = cols == 1 && format.block_len() == 1;
+            // Formats that have scales, be they of a whole row, are not read by it.
+            let spread = cols == 1 && format.is_float();
             return Self {
                 format,
                 cols,
@@ -257,7 +258,7 @@ impl Variant {
         all.extend(Format::ALL.into_iter().map(|format| Self { format, ..own.clone() }));
         all.push(Self { format: Format::F16, cols: 4, wide: false, ..own.clone() });
         let spread = Self { rows: SPREAD_ROWS, sum: Sum::Spread, ..own.clone() };
-        for format in [Format::F32, Format::F16, Format::BF16] {
+        for format in Format::ALL.into_iter().filter(|format| format.is_float()) {
             all.push(Self { format, ..spread.clone() });
             all.push(Self { format, wide: false, ..spread.clone() });
             all.push(Self { format, normed: true, gate: Some(Activation::Silu), ..spread.clone() });

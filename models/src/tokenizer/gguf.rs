@@ -37,6 +37,11 @@ struct Vocabulary<'a> {
     ids: HashMap<&'a str, u32>,
 }
 
+/// Tokens of a vocabulary, as many as are there; 0 without one.
+pub(super) fn tokens(meta: &Metadata) -> Result<usize, ModelError> {
+    Ok(meta.opt_array(TOKENS)?.map_or(0, |array| array.len()))
+}
+
 pub(super) fn from_metadata(meta: &Metadata) -> Result<Option<Tokenizer>, ModelError> {
     let model = match meta.opt_str("tokenizer.ggml.model")? {
         None | Some("none" | "no_vocab") => return Ok(None),
