@@ -126,6 +126,11 @@ fn ceilings_keep_the_operators_limits() {
     for part in ["--ceilings", "134,230,016", "67,108,864", "flag --memory", "; permanent"] {
         assert!(stderr(&refused).contains(part), "{part}: {}", stderr(&refused));
     }
+    let refused = run(&["bench", "--ceilings", "--memory", "64MiB", "--cache-limit", "1MiB", "--json"]);
+    let said = document(&refused);
+    assert_eq!((code(&refused), &said["ceilings"]), (3, &Value::Null));
+    assert_eq!(bytes(&said, "/ceilings_not_measured/need"), 134_230_016);
+    assert_eq!((bytes(&said, "/budget/bytes"), bytes(&said, "/cache_limit/bytes")), (64 << 20, 1 << 20));
     for name in ["PLIMSOLL_MEMORY_LIMIT", "PLIMSOLL_CACHE_LIMIT"] {
         let junk = plimsoll().args(["bench", "--ceilings"]).env(name, "junk").output().unwrap();
         assert_eq!(code(&junk), 2, "{}", stderr(&junk));

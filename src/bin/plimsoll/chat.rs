@@ -143,7 +143,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             }
         }
     }
-    let mut document = load::end(session.into_engine(), &args.machine, &args.output)?;
+    let mut document = load::end_told(session.into_engine(), &args.machine, &args.output)?;
     if args.output.json {
         document["schema"] = json!(1);
         document["messages"] = json!(talk.messages);

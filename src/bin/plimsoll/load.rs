@@ -212,15 +212,21 @@ pub fn prefill_bar(total: u64) -> ProgressBar {
 /// What documents say at the end of a verb: of the machine, of what the operator asked of it, of the plan on it, and of
 /// what came back when all of it was given back, which `-v` says in words.
 pub fn end(engine: Engine<Runtime>, machine: &MachineArgs, out: &Output) -> Result<Value, Failure> {
+    let when_begun = engine.stepper().memory_when_last_begun().cloned();
+    let document = end_told(engine, machine, out)?;
+    tell_change(when_begun.as_ref());
+    Ok(document)
+}
+
+/// The same where it has been told already how free memory changed.
+pub fn end_told(engine: Engine<Runtime>, machine: &MachineArgs, out: &Output) -> Result<Value, Failure> {
     let mut document = facts(&engine, machine)?;
     let change = engine.stepper().memory_change();
     document["free_memory"] = json!(change);
-    let when_begun = engine.stepper().memory_when_last_begun().cloned();
     let [trim, unload] = unload(engine);
     if out.verbose > 0 {
         output::note(format_args!("free      {change}\n{trim}\n{unload}"));
     }
-    tell_change(when_begun.as_ref());
     document["freed"] = json!({ "trim": trim, "unload": unload });
     Ok(document)
 }

@@ -101,8 +101,23 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let cache_limit = args.machine.policy()?.cache_limit();
     let Room { device, budget, over } = room(&args.machine)?;
     let (info, limits) = (device.device().info().clone(), device.profile().limits.clone());
-    if let Some(Unmeasured { why, .. }) = over {
+    let document = |measured: Value, over: Option<&Unmeasured>| {
+        json!({
+            "schema": 1,
+            "adapter": {"name": info.name, "backend": info.backend, "driver": info.driver_info},
+            "budget": budget,
+            "cache_limit": cache_limit,
+            "ceilings": measured,
+            "ceilings_not_measured": over,
+        })
+    };
+    if let Some(over) = over {
+        let why = &over.why;
         if !args.machine.insist {
+            if args.output.json {
+                output::document(&document(Value::Null, Some(&over)))?;
+            }
+            let why = over.why;
             return Err(cli::Failure::Refused { reason: why, details: String::new() }.into());
         }
         output::note(format_args!("plimsoll: measuring all the same: {why}"));
@@ -114,13 +129,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             .zip(tried(&report))
             .map(|((key, ..), tried)| ((*key).to_owned(), json!({"best": tried.first(), "tried": tried})))
             .collect();
-        return Ok(output::document(&json!({
-            "schema": 1,
-            "adapter": {"name": info.name, "backend": info.backend, "driver": info.driver_info},
-            "budget": budget,
-            "cache_limit": cache_limit,
-            "ceilings": measures,
-        }))?);
+        return Ok(output::document(&document(Value::Object(measures), None))?);
     }
     let mut table = show::table(&["ceiling", "best", "unit", "shape", "of", "least of them"], &[1, 4, 5]);
     for ((_, words, unit, factor), tried) in MEASURES.iter().zip(tried(&report)) {

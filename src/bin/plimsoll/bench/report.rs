@@ -6,7 +6,7 @@ use super::stats::{range, shown};
 use crate::output::{self, median};
 use crate::{load, show};
 use plimsoll::estimator::cli::bytes::{grouped, human};
-use plimsoll::{Engine, Runtime};
+use plimsoll::{CacheLimit, Engine, Runtime};
 use std::fmt::Write;
 
 /// The curve, then each arm against the first.
@@ -37,7 +37,9 @@ pub fn text(args: &Args, arms: &[Arm], workload: &Workload, engine: Option<&Engi
     let _ = writeln!(text, "; {}, arms in turn", output::count(args.repetitions as usize, "round"));
     if let Some((engine, arm)) = engine.zip(arms.last()) {
         // What is retained may be what the arms differ in, and is in the table then.
-        let _ = writeln!(text, "{}", load::limits(engine, &arm.cache_limit));
+        let alike = arms.iter().all(|other| other.cache_limit == arm.cache_limit);
+        let own = CacheLimit { bytes: None, source: "as each arm says".into() };
+        let _ = writeln!(text, "{}", load::limits(engine, if alike { &arm.cache_limit } else { &own }));
     }
     let measures = workload.measures();
     let name = args.sweep.as_ref().map_or("", |sweep| sweep.setting.name());

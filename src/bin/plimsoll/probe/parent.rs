@@ -48,6 +48,8 @@ impl Watch {
             Command::new(program)
                 .args(std::env::args_os().skip(1))
                 .arg("--child")
+                // Where it ends by itself its last line is why, and not where in it.
+                .env("RUST_BACKTRACE", "0")
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())

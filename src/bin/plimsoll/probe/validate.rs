@@ -128,7 +128,9 @@ impl From<RuntimeError> for Trouble {
 }
 
 fn wrong(what: String, drift: f64, tolerance: f64) -> Trouble {
-    Trouble::Wrong(format!("{what}: {drift:.4} deviations apart, where rounding makes at most {tolerance}"))
+    Trouble::Wrong(format!(
+        "{what}: {drift:.4e} deviations apart, where rounding makes at most {tolerance:e}"
+    ))
 }
 
 /// A row against what another run said there.

@@ -2,6 +2,7 @@
 
 use super::trial::{Outcome, Trial, better};
 use super::{Bench, Found, Round};
+use crate::args::reading;
 use crate::bench::stats::{Comparison, shown, spread};
 use crate::failure::Failure;
 use crate::{output, show};
@@ -160,6 +161,7 @@ pub fn document(bench: &Bench<'_>, found: &Found) -> Result<Value, Failure> {
         .as_ref()
         .map(|[start, end]| json!({"before": of_trial(start, None), "found": of_trial(end, Some(start))}));
     let info = bench.device.info();
+    let policy = args.machine.policy()?;
     Ok(json!({
         "schema": 1,
         "model": {"name": bench.opened.model.name, "architecture": bench.opened.model.architecture},
@@ -171,7 +173,9 @@ pub fn document(bench: &Bench<'_>, found: &Found) -> Result<Value, Failure> {
         "prompt_tokens": args.prompt_tokens,
         "new_tokens": args.new_tokens,
         "repetitions": args.repetitions,
-        "memory_policy": args.machine.policy()?,
+        "memory_policy": policy,
+        "budget": policy.budget(reading(&bench.device.memory())),
+        "cache_limit": policy.cache_limit(),
         "dry_run": args.tune.dry_run,
         "tuning": {"source": found.start.source, "values": found.start.tuning},
         "fields": found.rounds.iter().map(of_round).collect::<Vec<_>>(),
