@@ -60,11 +60,7 @@ fn no_memory_is_an_answer() {
             let output = under("-d", megabytes * 1024, &args);
             let (code, said) = (code(&output), stderr(&output));
             assert!([0, 6].contains(&code), "{args:?} with {megabytes} MiB: {code} {said}");
-            assert_eq!(
-                code == 6,
-                said.contains("memory") || said.contains("ulimit"),
-                "{args:?} {megabytes}: {said}"
-            );
+            assert_eq!(code == 6, said.contains("ulimit -d"), "{args:?} {megabytes}: {said}");
         }
     }
 }
@@ -182,7 +178,8 @@ fn a_sweep_runs_where_its_largest_point_does(flag: &str) {
     let model = speaking(&format!("ulimit-sweep{flag}"));
     let bench = ["bench", &model, "-p", "8", "-n", "2", "-r", "3", "--json"];
     let least = least(flag, &[&bench[..], &["--context", "128"]].concat());
-    let output = under(flag, least + 2000, &[&bench[..], &["--sweep", "context=64,128"]].concat());
+    // A driver that was opened twice has some MB more than one that was opened once; a compiler takes tens.
+    let output = under(flag, least + 8000, &[&bench[..], &["--sweep", "context=64,128"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let found = document(&output);
     assert_eq!(found["arms"].as_array().map(Vec::len), Some(2), "{found}");

@@ -25,6 +25,13 @@ pub fn stack() -> Option<u64> {
     soft(&text(), "Max stack size")
 }
 
+/// The limits on memory in such a text that are set, in words.
+fn memory(limits: &str) -> Vec<String> {
+    let named = [("ulimit -v", "Max address space"), ("ulimit -d", "Max data size")];
+    let set = named.into_iter().filter_map(|(name, line)| Some((name, soft(limits, line)?)));
+    set.map(|(name, bytes)| format!("{name} of {bytes} bytes")).collect()
+}
+
 /// Whether so many bytes of memory can be had now. Collections end the process where they get none, and a limit of the shell
 /// (`ulimit -v`, `-d`) may be why: whoever is about to take a lot asks first.
 ///
@@ -36,9 +43,11 @@ pub fn room(bytes: usize) -> io::Result<()> {
     match std::hint::black_box(&mut held).try_reserve_exact(bytes) {
         Ok(()) => Ok(()),
         Err(_) => {
-            let why = format!(
-                "no memory: about {bytes} bytes are needed, and the system or a limit of the shell (ulimit) gives no more"
-            );
+            let why = match memory(&text()) {
+                set if set.is_empty() => "the system gives no more".to_owned(),
+                set => format!("{} gives no more", set.join(" or ")),
+            };
+            let why = format!("no memory: about {bytes} bytes are needed, and {why}");
             Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
         }
     }
@@ -47,6 +56,14 @@ pub fn room(bytes: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_that_are_set_are_named() {
+        let text =
+            "Max data size  8192000  unlimited  bytes\nMax address space  unlimited  unlimited  bytes\n";
+        assert_eq!(memory(text), ["ulimit -d of 8192000 bytes"]);
+        assert!(memory("").is_empty());
+    }
 
     #[test]
     fn what_can_be_had_is_and_what_cannot_is_an_error() {

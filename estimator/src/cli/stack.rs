@@ -19,7 +19,7 @@ const EXHAUSTED: u8 = 6;
 /// Where there is not even the memory that any work takes, it says so.
 pub fn with_stack(work: fn() -> ExitCode) -> ExitCode {
     if let Err(error) = limits::room(HEAP) {
-        say(&error.to_string(), EXHAUSTED, false);
+        say(&format!("{error}; nothing was opened"), EXHAUSTED, false);
         return ExitCode::from(EXHAUSTED);
     }
     if limits::stack().is_none_or(|allowed| allowed >= STACK as u64) {
