@@ -6,7 +6,7 @@
 use crate::memory::{MemoryReading, MemorySource};
 use crate::{RuntimeError, StepInput};
 use plimsoll_estimator::verdict::Lasts;
-use plimsoll_estimator::{Admitted, grouped};
+use plimsoll_estimator::{Admitted, Budget, grouped};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use std::fmt::{self, Debug};
 use std::sync::Mutex;
@@ -169,13 +169,17 @@ pub(crate) fn still_fits(admitted: &Admitted, now: &MemoryReading) -> Result<(),
     };
     let difference = i128::from(reading.bytes) - i128::from(then.bytes);
     let Some(again) = budget.again(Some(reading)) else { return Ok(()) };
-    let need = admitted.plan().total();
     tracing::info!(bytes = again.bytes, %difference, "budget at load");
-    if need <= again.bytes {
-        return Ok(());
-    }
-    let lasts = Lasts::of(need, &again);
-    let (have, then, source_of) = (again.bytes, budget.bytes, again.source);
+    let (total, peak) = (admitted.plan().total(), admitted.plan().load_peak());
+    // The ceiling is for what is there after the load; what was read must hold the load, too.
+    let (need, have, lasts) = match again.load_room() {
+        _ if total > again.bytes => (total, again.bytes, Lasts::of(total, &again)),
+        Some(room) if peak > room => {
+            (peak, room, Lasts::of(peak, &Budget { requested: None, ..again.clone() }))
+        }
+        _ => return Ok(()),
+    };
+    let (then, source_of) = (budget.bytes, again.source);
     Err(RuntimeError::NoRoom { need, have, then, source_of, lasts })
 }
 

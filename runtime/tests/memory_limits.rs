@@ -90,6 +90,11 @@ fn need(opened: &Opened, device: &Device, context: u32) -> u64 {
     opened.admit(&geometry(context), device.profile(), None).unwrap().plan().total()
 }
 
+/// What it holds while it is loaded.
+fn peak(opened: &Opened, device: &Device, context: u32) -> u64 {
+    opened.admit(&geometry(context), device.profile(), None).unwrap().plan().load_peak()
+}
+
 #[test]
 fn the_ladder_is_refused_where_it_breaks_and_nothing_is_allocated_for_it() {
     let opened = opened();
@@ -130,8 +135,14 @@ fn a_reading_that_falls_between_admission_and_load_refuses_the_load_before_it_al
     assert!(!error.is_permanent(), "{error}");
     assert!(error.to_string().contains("flag --reserve"), "{error}");
     assert_eq!(device.totals(), before);
-    // It gives a little back, and the same plan loads.
-    feed.set(Some(total + 1000));
+    // It gives a little back, but not what the load holds beside the plan; then that too, and the same plan loads.
+    let most = admitted.plan().load_peak();
+    feed.set(Some(most + 999));
+    let error = load(&opened, device.clone(), admitted.clone()).err().unwrap();
+    let RuntimeError::NoRoom { need, have, lasts, .. } = &error else { panic!("{error}") };
+    assert_eq!((*need, *have, *lasts), (most, most - 1, Lasts::Reading));
+    assert_eq!(device.totals(), before);
+    feed.set(Some(most + 1000));
     let engine = load(&opened, device, admitted).unwrap();
     assert_eq!(engine.stepper().device().totals().live_bytes, total);
 }
@@ -201,8 +212,9 @@ fn report_06_decisions_follow_the_reading_of_their_moment() {
     let mut device = device(&feed);
     let total = need(&opened, &device, 512);
     let policy = MemoryPolicy::default().with_memory(total, "slice").unwrap();
+    let most = peak(&opened, &device, 512);
     for (percent, fits) in [(102, true), (70, false), (20, false), (3, false), (104, true)] {
-        feed.set(Some(total / 100 * percent + percent));
+        feed.set(Some(most / 100 * percent + percent));
         let before = device.totals();
         match admit(&opened, &device, &policy, 512) {
             Ok(admitted) => {
@@ -218,7 +230,7 @@ fn report_06_decisions_follow_the_reading_of_their_moment() {
     // A larger model in the place of the one that is there: it is credited when it is asked for, and by the time it is
     // loaded the other has gone.
     let (small, large) = (need(&opened, &device, 512), need(&opened, &device, 1024));
-    let all = large + small / 2;
+    let all = peak(&opened, &device, 1024) + small / 2;
     feed.set(Some(all));
     let free = MemoryPolicy::default();
     let admitted = admit(&opened, &device, &free, 512).unwrap();
