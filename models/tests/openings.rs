@@ -89,7 +89,8 @@ fn values_of_another_kind_are_errors_of_their_keys() {
             config.as_object_mut().unwrap().remove("torch_dtype");
             config[key] = bad.clone();
             let error = build(&config.to_string()).unwrap_err();
-            let named = matches!(&error, ModelError::Field { key: k, got, .. } if k == key && *got == bad.to_string());
+            let shown = bad.to_string();
+            let named = matches!(&error, ModelError::Field { key: k, got, .. } if k == key && *got == shown);
             assert!(named, "{key} = {bad}: {error:?}");
         }
     }
