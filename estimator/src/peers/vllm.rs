@@ -2,7 +2,7 @@
 //!
 //! * `context` is `max_model_len`, of one sequence; `prefill_chunk` is `max_num_batched_tokens`.
 //! * A page holds a block of one layer: `block · Hk · (Dk + Dv) · size`, a latent `block · (rank + rope) · size`, a
-//!   recurrent layer's whole state (tail in the model's type, state in its own: see [`super::states`]).
+//!   recurrent layer's whole state (tail in the model's type, state in its own: see `peers/states.rs`).
 //! * With recurrent layers the attention block grows until its page holds a state; between kinds of attention the smaller
 //!   page's block is multiplied. In mode `all` it grows in steps of `lcm(chunk of the recurrence, block)`, and a recurrent
 //!   layer's block is of as many tokens.
